@@ -142,6 +142,36 @@ async def test_a_wrong_value_is_a_counted_miss_and_is_replaced_by_the_next_write
     assert caches.watch.errors == {"wrong_entry": 1}
 
 
+async def test_a_value_that_is_found_wrong_during_a_write_does_not_cost_the_entry(
+    caches: GatewayCaches, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = caches.add_gateway(key=bytes(32))
+    names = {}
+    for key in ("first", "second"):
+        await caches.put(a_cache_entry(key))
+        names[key] = entry_name(redis_server)
+        redis_server.flush()
+    await caches.put(a_cache_entry("other"), cache=wrong)
+    value = redis_server.ask("GET", entry_name(redis_server))
+    for name in names.values():
+        redis_server.ask("SET", name, value)
+    cache, entry = caches.cache, a_cache_entry("second")
+    assert isinstance(cache, RedisCache)
+    assert await caches.get("first") is None
+    send = cache._writes.ask
+
+    async def send_after_a_lookup(*args: Any, **options: Any) -> list[Any]:
+        monkeypatch.setattr(cache._writes, "ask", send)
+        assert await caches.get("second") is None
+        cache.put(entry)
+        return await send(*args, **options)
+
+    monkeypatch.setattr(cache._writes, "ask", send_after_a_lookup)
+    while await cache.write_once():
+        pass
+    assert await caches.get("second") == entry
+
+
 async def test_an_entry_sealed_with_another_key_is_a_miss(caches: GatewayCaches) -> None:
     other_installation = caches.add_gateway(key=bytes(32))
     await caches.put(a_cache_entry("k"), cache=other_installation)

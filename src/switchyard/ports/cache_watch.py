@@ -4,7 +4,7 @@ from typing import Literal, Protocol
 
 CacheError = Literal[
     "unavailable",  # no reply in time
-    "refused",  # the server replied with an error
+    "refused",  # the server replied with an error, or did not take an entry
     "wrong_entry",  # the stored value was not written by us for this key
     "dropped",  # the write queue was full, or the server was unreachable
 ]

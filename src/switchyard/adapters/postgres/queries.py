@@ -92,15 +92,15 @@ SELECT selected.kind, selected.number, {_REPORTED_BEFORE.format(table="orders")}
 FROM selected JOIN orders USING (order_id) JOIN outbox_orders AS outbox USING (order_id)
 ORDER BY selected.order_id, selected.kind, selected.number, outbox.kind DESC, outbox.number
 """
-# Materialised and with a range, so that the few strays are found by their partial index even before the server has
-# statistics: for the order of the page it would walk the primary key, and with it every execution ever recorded.
+# Materialised and by a range alone, so that the few strays are found by their partial index even before the server has
+# statistics: for the other conditions it would walk the primary key, and with it every execution ever recorded.
 _MATCHED_STRAYS = f"""
 WITH strays AS MATERIALIZED (
-    SELECT {EXECUTIONS.column_list} FROM executions
-    WHERE stray_client_order_id BETWEEN '' AND '~' AND venue = $1 AND exec_id > $2
+    SELECT {EXECUTIONS.column_list} FROM executions WHERE stray_client_order_id BETWEEN '' AND '~'
 )
 SELECT {EXECUTIONS.qualified("strays")} FROM strays
 JOIN orders ON orders.venue_client_order_id = stray_client_order_id AND orders.venue = strays.venue
+WHERE strays.venue = $1 AND exec_id > $2
 ORDER BY exec_id LIMIT $3
 """
 _ACCEPTED_SINCE = "SELECT count(*) FROM events WHERE shard = 0 AND seq > $1 AND type = 'OrderAccepted'"

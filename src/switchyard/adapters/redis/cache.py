@@ -88,7 +88,7 @@ class RedisCache:
         entry_key = (account, operation, key)
         self._queue.pop(entry_key, None)
         # On the write connection, so that it comes after a write of the same entry that is in flight.
-        await self._write([self._forget(entry_key)])
+        await self._write([(self._forget(entry_key), 1)])
 
     async def stats(self) -> CacheStats:
         """Count the entries of all gateways, to the minute; an entry that Redis evicted counts until it expires."""
@@ -124,15 +124,18 @@ class RedisCache:
     async def write_once(self) -> int:
         """Delete invalid values and send one batch of queued writes; returns how many, lost ones included."""
         invalid = [self._invalid.pop() for _ in range(min(len(self._invalid), WRITES_AT_ONCE))]
-        if invalid:
-            await self._write([self._forget(entry_key) for entry_key in invalid])
         batch = [self._queue.popitem(last=False) for _ in range(min(len(self._queue), WRITES_AT_ONCE))]
         puts = [put for entry_key, entry in batch if (put := self._put(entry_key, entry)) is not None]
+        # The entries that each command writes or deletes. All are sent at once: a key that is found invalid meanwhile
+        # must not be written by this batch and deleted by the next.
+        commands = [(self._forget(entry_key), 1) for entry_key in invalid]
         if puts:
             names = [name for name, _, _ in puts]
             values = [part for _, value, milliseconds in puts for part in (value, milliseconds)]
-            replies = await self._write([("EVAL", PUT, 1 + len(puts), COUNTS, *names, *values)], entries=len(puts))
-            for refused in filter(_is_count, replies):
+            commands.append((("EVAL", PUT, 1 + len(puts), COUNTS, *names, *values), len(puts)))
+        if commands:
+            replies = await self._write(commands)
+            if puts and replies and isinstance(refused := replies[-1], int):
                 self._tally.failed("refused", times=min(refused, len(puts)))
         return len(invalid) + len(batch)
 
@@ -193,18 +196,18 @@ class RedisCache:
     def _forget(self, entry_key: EntryKey) -> Command:
         return "EVAL", FORGET, 2, self._name(entry_key), COUNTS
 
-    async def _write(self, commands: Sequence[Command], *, entries: int | None = None) -> list[Any]:
-        """Send commands that write so many entries, by default one each; counts what is lost, returns the replies."""
+    async def _write(self, commands: Sequence[tuple[Command, int]]) -> list[Any]:
+        """Send commands, each with how many entries it is about, and count what is lost; returns the replies."""
         try:
-            replies = await self._writes.ask(commands, seconds=self._write_seconds)
+            replies = await self._writes.ask([command for command, _ in commands], seconds=self._write_seconds)
         except RedisUnavailable as error:
             if error.attempted:
                 self._tally.failed("unavailable")
-            self._tally.failed("dropped", times=entries or len(commands))
+            self._tally.failed("dropped", times=sum(entries for _, entries in commands))
             return []
-        for reply in replies:
+        for (_, entries), reply in zip(commands, replies, strict=True):
             if isinstance(reply, ResponseError):
-                self._tally.failed("refused", times=entries or 1)
+                self._tally.failed("refused", times=entries)
         return replies
 
     async def _count(self) -> dict[CountBucket, int] | None:
@@ -233,10 +236,6 @@ class RedisCache:
 
     def _name(self, entry_key: EntryKey) -> str:
         return f"{PREFIX}:{self._seal.name(*entry_key)}"
-
-
-def _is_count(reply: Any) -> bool:
-    return isinstance(reply, int) and reply > 0
 
 
 def _counts(reply: Any) -> list[tuple[bytes, CountBucket | None, int]]:
