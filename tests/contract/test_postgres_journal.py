@@ -79,9 +79,10 @@ async def test_a_look_for_strays_does_not_read_all_executions(postgres_url: str,
         VENUE,
         accepted.orders[0].venue_client_order_id,
     )
-    # Those of an earlier test may be left.
-    statistics = "ANALYZE" if has_statistics else "DELETE FROM pg_statistic WHERE starelid = 'executions'::regclass --"
-    await connection.execute(f"{statistics} executions")
+    if has_statistics:
+        await connection.execute("ANALYZE executions")
+    else:  # those of an earlier test may be left
+        await connection.execute("DELETE FROM pg_statistic WHERE starelid = 'executions'::regclass")
     before = await _reads_of_executions(connection)
 
     [stray] = await database.queries.matched_strays(VENUE, limit=500)
