@@ -11,7 +11,7 @@ from tests.support.gateway import RunningGateway
 @pytest.fixture
 def full(embedded: RunningGateway) -> RunningGateway:
     for venue in embedded.engine.window._venues.values():
-        venue.line_max = 0
+        venue.waiting_max = 0
     return embedded
 
 
@@ -20,9 +20,9 @@ def no_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "WAITING_MIN", 0)
 
 
-async def test_a_new_order_is_rejected_unread(full: RunningGateway) -> None:
+async def test_a_new_order_is_rejected_before_its_body_is_read(full: RunningGateway) -> None:
     for _ in range(2):  # the connection stays usable: the second request follows the unread body
-        response = await full.request("POST", "/orders", account=None, body=b"{" * 5_000)
+        response = await full.request("POST", "/orders", body=b"{" * 5_000)
         assert (response.status, response.json["reason"]) == (503, "QUEUE_DELAY")
         assert response.headers["Retry-After"] == "1"
     assert full.engine.metrics.registry.get_sample_value("admission_turned_away_total") == 2
@@ -32,7 +32,9 @@ async def test_a_body_that_comes_after_the_answer_is_dropped(full: RunningGatewa
     """The answer is written when the head is read; what follows is not taken for another request."""
     host, port = full.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    head = f"POST /orders HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+    token = f"Authorization: Bearer {full.token('demo')}"
+    kind = "Content-Type: application/json\r\nContent-Length: 1000"
+    head = f"POST /orders HTTP/1.1\r\nHost: {host}\r\n{token}\r\n{kind}\r\n\r\n"
     try:
         for _ in range(2):
             writer.write(head.encode())

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections import Counter
+from statistics import median
 from typing import Any
 
 import aiohttp
 import pytest
 
+from switchyard.flow.routing.window import SHARE
 from tests.support.cluster import Cluster
 from tests.support.figures import scrape
 from tests.support.orders import FINAL, MARKET, PATIENT, cancel, place, until_all
@@ -26,8 +28,8 @@ class Clients:
         self.gateway = gateway
         self.answers: Counter[tuple[int, str]] = Counter()
 
-    async def post(self, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
-        headers = self.gateway.headers(key=key)
+    async def post(self, body: dict[str, Any], key: str, account: str = "demo") -> tuple[int, dict[str, Any]]:
+        headers = self.gateway.headers(account, key)
         async with self.session.post(f"{self.gateway.url}/orders", json=body, headers=headers) as response:
             answer: dict[str, Any] = await response.json()
         if response.status == 503:
@@ -71,6 +73,25 @@ async def test_orders_wait_for_those_before_them_instead_of_expiring(
     figures = await scrape(many, gateway.url)
     assert figures["admission_rejects_total"] == clients.answers[503, "QUEUE_DELAY"]
     assert figures["admission_window_orders"] == figures["admission_waiting_requests"] == 0
+
+
+async def test_an_account_that_floods_lets_the_orders_of_another_pass(
+    cluster: Cluster, many: aiohttp.ClientSession
+) -> None:
+    """Counted in orders, not in time: how many of the flood are answered while one order of the other account is."""
+    gateway = await cluster.process().start()
+    flooding, other = Clients(many, gateway), Clients(many, gateway)
+    flood = asyncio.create_task(flooding.post_many(MARKET, 4 * ORDERS, "flood"))
+    await other.post(MARKET, "first", "other")
+    passed_by = []
+    while not flood.done():
+        before = flooding.answers.total()
+        await other.post(MARKET, f"other-{before}", "other")
+        passed_by.append(flooding.answers.total() - before)
+    await flood
+    assert set(other.answers) == {(202, "")}
+    # Those that were answered and not read yet, those in the commit under way, and those in the commit of the order.
+    assert median(passed_by) <= 3 * SHARE, passed_by
 
 
 async def test_a_backlog_is_sent_before_orders_that_cannot_wait_are_accepted(

@@ -12,13 +12,15 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain.changes import Change, merged
 from switchyard.domain.decisions import begin_attempt, record_sent
 from switchyard.domain.errors import QueueDelayed
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.orders import TimeInForce
 from switchyard.flow.routing import window as limits
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.window import (
+    ACTIVE_SECONDS,
     COUNTED_SECONDS_MAX,
     QUEUED_SECONDS_MAX,
+    SHARE,
     TRICKLE,
     WAIT_SECONDS_MAX,
     WINDOW_MIN,
@@ -30,6 +32,7 @@ from tests.support.build import VENUE, WORKER, an_accept, state_after
 # As many as slots where there are few of these.
 WINDOW = WINDOW_MIN
 OTHER = VenueName("other")
+ACCOUNT, ANOTHER = AccountId("test-account"), AccountId("another")
 
 
 class Sender:
@@ -70,13 +73,20 @@ class Door:
             self.window.start(self.sender, slots=WINDOW)
         self.window.run_once()
 
-    async def request(self, time_in_force: TimeInForce = "IOC") -> Change:
+    async def request(self, time_in_force: TimeInForce = "IOC", account: AccountId = ACCOUNT) -> Change:
         """Enter, commit an order and leave, as the intake does."""
-        await self.window.enter(VENUE, time_in_force)
-        accepted = an_accept(time_in_force=time_in_force)
+        await self.window.enter(VENUE, account, time_in_force)
+        accepted = an_accept(account=account, time_in_force=time_in_force)
         self.window.note(accepted)
-        self.window.leave(VENUE)
+        self.window.leave(VENUE, account)
         return accepted
+
+    def has_room(self, venue: VenueName) -> bool:
+        """Whether a new order would be let in at once."""
+        has_room = self.window.try_enter(venue, ACCOUNT, "IOC")
+        if has_room:
+            self.window.leave(venue, ACCOUNT)
+        return has_room
 
     async def fill(self) -> list[Change]:
         return [await self.request() for _ in range(WINDOW)]
@@ -86,8 +96,10 @@ class Door:
         self.answer(answered)
         return await self.request()
 
-    async def waiting(self, count: int, time_in_force: TimeInForce = "IOC") -> list[asyncio.Task[Change]]:
-        tasks = [asyncio.create_task(self.request(time_in_force)) for _ in range(count)]
+    async def waiting(
+        self, count: int, time_in_force: TimeInForce = "IOC", account: AccountId = ACCOUNT
+    ) -> list[asyncio.Task[Change]]:
+        tasks = [asyncio.create_task(self.request(time_in_force, account)) for _ in range(count)]
         await settle()
         return tasks
 
@@ -181,7 +193,7 @@ async def test_as_many_may_wait_as_are_let_in_within_the_time(monkeypatch: pytes
         await door.tick(0.1)
     line = await door.waiting(70)
     assert not any(task.done() for task in line)
-    assert not door.window.turns_away()  # the other venue has room
+    assert not door.window.turns_away(ACCOUNT)  # the other venue has room
     with pytest.raises(QueueDelayed):
         await asyncio.gather(*await door.waiting(20))
     for task in line:
@@ -193,28 +205,27 @@ async def test_requests_are_turned_away_only_where_every_venue_is_full(monkeypat
     door = Door()
     await door.fill()
     [waiting] = await door.waiting(1)
-    assert not door.window.turns_away()
+    assert not door.window.turns_away(ACCOUNT)
     for _ in range(WINDOW):
-        await door.window.enter(OTHER, "IOC")
-    other = asyncio.create_task(door.window.enter(OTHER, "IOC"))
+        await door.window.enter(OTHER, ACCOUNT, "IOC")
+    other = asyncio.create_task(door.window.enter(OTHER, ACCOUNT, "IOC"))
     await settle()
-    assert door.window.turns_away()
-    door.window.note_turned_away()
+    assert door.window.turns_away(ACCOUNT)
     assert door.metrics.registry.get_sample_value("admission_turned_away_total") == 1
     other.cancel()
     await settle()
-    door.window.leave(OTHER)
-    assert not door.window.turns_away()
+    door.window.leave(OTHER, ACCOUNT)
+    assert not door.window.turns_away(ACCOUNT)
     waiting.cancel()
 
 
 async def test_a_request_that_makes_no_order_leaves_its_room_to_the_next_one() -> None:
     door = Door()
     for _ in range(WINDOW):
-        await door.window.enter(VENUE, "IOC")
+        await door.window.enter(VENUE, ACCOUNT, "IOC")
     tasks = await door.waiting(1)
     assert done(tasks) == [False]
-    door.window.leave(VENUE)
+    door.window.leave(VENUE, ACCOUNT)
     await settle()
     assert done(tasks) == [True]
 
@@ -236,8 +247,8 @@ async def test_orders_that_the_venue_holds_do_not_count() -> None:
     await door.fill()
     door.sender.held = 10
     await asyncio.gather(*(door.request() for _ in range(10)))
-    assert not door.window.has_room(VENUE, "IOC")
-    assert door.window.has_room(OTHER, "IOC"), "one venue's orders hold up another's"
+    assert not door.has_room(VENUE)
+    assert door.has_room(OTHER), "one venue's orders hold up another's"
 
 
 async def test_while_the_venue_limits_the_sending_orders_without_a_deadline_do_not_wait() -> None:
@@ -265,7 +276,7 @@ async def test_a_queue_is_sent_before_orders_are_let_in_that_need_not_join_one()
     door.begin(first)
     await settle()
     assert second.done()
-    await door.window.enter(OTHER, "GTC")
+    await door.window.enter(OTHER, ACCOUNT, "GTC")
 
 
 async def test_a_queue_that_lasts_does_not_keep_orders_out() -> None:
@@ -284,10 +295,10 @@ async def test_an_order_whose_attempt_began_with_its_acceptance_holds_nobody_up(
     door.sender.begins = True
     accepted = an_accept(time_in_force="GTC")
     state = state_after(accepted)
-    await door.window.enter(VENUE, "GTC")
+    await door.window.enter(VENUE, ACCOUNT, "GTC")
     door.window.note(merged([accepted, begin_attempt(state, state.row("new", 1), WORKER, door.clock.now())]))
-    door.window.leave(VENUE)
-    assert door.window.has_room(VENUE, "IOC")
+    door.window.leave(VENUE, ACCOUNT)
+    assert door.has_room(VENUE)
 
 
 async def test_an_old_queue_is_sent_before_new_orders_are_let_in() -> None:
@@ -304,10 +315,10 @@ async def test_while_an_old_queue_is_sent_a_trickle_of_orders_without_a_deadline
     door = Door()
     await door.old_queue(waited_seconds=60)
     for _ in range(TRICKLE):
-        await door.window.enter(VENUE, "GTC")
+        await door.window.enter(VENUE, ACCOUNT, "GTC")
     tasks = await door.waiting(1, "GTC")
     assert done(tasks) == [False]
-    door.window.leave(VENUE)
+    door.window.leave(VENUE, ACCOUNT)
     await settle()
     assert done(tasks) == [True]
 
@@ -337,13 +348,86 @@ async def test_without_a_sender_only_the_forecast_rejects_orders() -> None:
 async def test_a_request_that_is_cancelled_as_it_is_rejected_leaves_no_place() -> None:
     door = Door()
     for _ in range(WINDOW):
-        assert door.window.try_enter(VENUE, "IOC")
-    waiting = asyncio.create_task(door.window.enter(VENUE, "IOC"))
+        assert door.window.try_enter(VENUE, ACCOUNT, "IOC")
+    waiting = asyncio.create_task(door.window.enter(VENUE, ACCOUNT, "IOC"))
     await asyncio.sleep(0)
     door.clock.advance(timedelta(seconds=WAIT_SECONDS_MAX))
     door.window.run_once()  # rejects it
     waiting.cancel()  # the client leaves in the same turn of the loop
     await asyncio.wait([waiting])
-    assert not door.window.try_enter(VENUE, "IOC")
-    door.window.leave(VENUE)
-    assert door.window.try_enter(VENUE, "IOC")
+    assert not door.window.try_enter(VENUE, ACCOUNT, "IOC")
+    door.window.leave(VENUE, ACCOUNT)
+    assert door.window.try_enter(VENUE, ACCOUNT, "IOC")
+
+
+async def test_accounts_that_wait_take_turns() -> None:
+    door = Door()
+    orders = await door.fill()
+    many = await door.waiting(5)
+    few = await door.waiting(2, account=ANOTHER)
+    for order in orders[:4]:
+        door.answer(order)
+    await settle()
+    assert (done(many), done(few)) == ([True, True, False, False, False], [True, True])
+    for task in many[2:]:
+        task.cancel()
+
+
+async def test_the_queue_of_an_account_holds_up_no_other_account() -> None:
+    door = Door()
+    door.sender.begins = True
+    first = await door.request()  # accepted without an attempt: those of its account wait until it has begun
+    behind = await door.waiting(1)
+    await door.request(account=ANOTHER)
+    assert done(behind) == [False]
+    door.begin(first)
+    await settle()
+    assert done(behind) == [True]
+
+
+async def test_while_another_account_places_orders_none_has_more_than_its_share_in_the_commits() -> None:
+    door = Door()
+    for _ in range(2 * SHARE):
+        assert door.window.try_enter(VENUE, ACCOUNT, "IOC"), "an account that is alone may use the whole window"
+    await door.request(account=ANOTHER)
+    waiting = await door.waiting(1)
+    for _ in range(SHARE):
+        door.window.leave(VENUE, ACCOUNT)
+    await settle()
+    assert done(waiting) == [False]
+    door.window.leave(VENUE, ACCOUNT)
+    await settle()
+    assert done(waiting) == [True]
+    await door.tick(ACTIVE_SECONDS)
+    await door.tick(ACTIVE_SECONDS)  # the other account has placed no order for a while
+    for _ in range(SHARE):
+        assert door.window.try_enter(VENUE, ACCOUNT, "IOC")
+
+
+async def test_without_a_sender_an_account_has_no_more_than_its_share_either() -> None:
+    door = Door(sends=False)
+    await door.request("GTC", account=ANOTHER)
+    for _ in range(SHARE):
+        assert door.window.try_enter(VENUE, ACCOUNT, "GTC")
+    waiting = await door.waiting(1, "GTC")
+    await door.tick(0)
+    assert done(waiting) == [False]
+    door.window.leave(VENUE, ACCOUNT)
+    await settle()
+    assert done(waiting) == [True]
+
+
+async def test_a_line_that_one_account_has_filled_turns_no_other_account_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAITING_MIN", 100)
+    door = Door()
+    orders = await door.fill()
+    line = await door.waiting(100)
+    with pytest.raises(QueueDelayed):
+        await door.request()
+    [other] = await door.waiting(1, account=ANOTHER)
+    door.answer(orders[0])
+    door.answer(orders[1])
+    await settle()
+    assert (other.done(), sum(done(line))) == (True, 1)
+    for task in line:
+        task.cancel()

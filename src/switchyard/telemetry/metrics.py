@@ -100,7 +100,7 @@ class Metrics:
         )
         self.window_turned_away = Counter(
             "admission_turned_away_total",
-            "Requests for new orders rejected unread, because too many wait for every venue",
+            "Requests for new orders rejected before their body was read, because too many of the account wait already",
             registry=registry,
         )
         self.window_rejects = Counter(

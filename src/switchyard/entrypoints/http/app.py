@@ -5,7 +5,6 @@ All other routes go through Starlette.
 """
 
 from functools import partial
-from typing import Protocol
 
 import structlog
 from starlette.applications import Starlette
@@ -15,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from switchyard.bootstrap import Engine, venue_kinds
-from switchyard.domain.errors import QueueDelayed, RequestError, SwitchyardError
+from switchyard.domain.errors import RequestError, SwitchyardError
 from switchyard.domain.risk.checks import check_names
 from switchyard.domain.routing import Router
 from switchyard.entrypoints.http.admin import AdminRoutes
@@ -57,21 +56,6 @@ from switchyard.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 
-TURNED_AWAY = error_response(QueueDelayed("new orders wait longer than 1 s for those before them"))
-
-
-class Crowd(Protocol):
-    """The requests that wait to be let in."""
-
-    def turns_away(self) -> bool:
-        """Whether a new order would be rejected, whatever it is."""
-        ...
-
-    def note_turned_away(self) -> None:
-        """Count a request that was rejected unread."""
-        ...
-
-
 class Gateway:
     """The ASGI application."""
 
@@ -87,7 +71,6 @@ class Gateway:
         market: MarketRoutes,
         monitoring: MonitoringRoutes,
         admin: AdminRoutes,
-        crowd: Crowd,
         metrics: Metrics,
         doors: Doors,
         caps: ConnectionCaps,
@@ -99,7 +82,6 @@ class Gateway:
         self.caps = caps
         """The limits of the server in front of it, which also count the clients behind trusted proxies."""
         self._orders = orders
-        self._crowd = crowd
         self._metrics = metrics
         self._doors = doors
         self._bad_tokens = bad_tokens
@@ -164,12 +146,7 @@ class Gateway:
             await self._starlette(scope, receive, guarded(send))
             return
         try:
-            if self._crowd.turns_away():
-                # Unread, before its token and its body: under overload a rejection must cost little.
-                self._crowd.note_turned_away()
-                response = TURNED_AWAY
-            else:
-                response = await self._orders.post(scope, receive)
+            response = await self._orders.post(scope, receive)
         except SwitchyardError as error:
             response = self._error_response(error, scope)
         except ClientGone:
@@ -225,6 +202,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             derives_for=settings.idempotency.derives_for,
             check_names=partial(check_names, settings.risk, venue_kinds(settings)),
             queries=engine.queries,
+            window=engine.window,
             tokens=tokens,
         ),
         amends=AmendRoutes(
@@ -274,7 +252,6 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             readiness=engine.readiness,
         ),
         admin=AdminRoutes(engine.kill_switch, tokens),
-        crowd=engine.window,
         metrics=engine.metrics,
         doors=Doors(served_names(settings)),
         caps=ConnectionCaps(

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope
 
-from switchyard.domain.errors import InvalidField, InvalidKey, NotFound
+from switchyard.domain.errors import InvalidField, InvalidKey, NotFound, QueueDelayed
 from switchyard.domain.explain import EVENTS_MAX, explain_order
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId
@@ -24,6 +24,7 @@ from switchyard.entrypoints.http.errors import (
     REPLAYED,
     InvalidHeader,
     WireResponse,
+    error_response,
     json_response,
     starlette_response,
 )
@@ -33,12 +34,14 @@ from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorizat
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.flow.intake.derived import DerivedDesk
 from switchyard.flow.intake.orders import OrderDesk
+from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 from switchyard.ports.queries import OrderFilter, Queries
 from switchyard.telemetry.traces import annotate
 
 ORDERS_PAGE_MAX = 500
 EVENTS_PAGE_MAX = 1_000
+TURNED_AWAY = error_response(QueueDelayed("new orders wait longer than 1 s for those before them"))
 _STATUSES: tuple[Status, ...] = get_args(Status)
 _SIDES: tuple[Side, ...] = get_args(Side)
 
@@ -55,6 +58,7 @@ class OrderRoutes:
         derives_for: Callable[[AccountId], bool],
         check_names: Callable[[AccountId, str], Sequence[str]],
         queries: Queries,
+        window: AdmissionWindow,
         tokens: TokenVerifier,
     ) -> None:
         """`can_derive`: whether the settings allow derived keys; `derives_for`: the accounts that always get one.
@@ -67,6 +71,7 @@ class OrderRoutes:
         self._derives_for = derives_for
         self._check_names = check_names
         self._queries = queries
+        self._window = window
         self._tokens = tokens
         self.routes = [
             Route("/orders", self._list),
@@ -95,6 +100,8 @@ class OrderRoutes:
                     raise InvalidHeader("Idempotency-Derive", "must be given once")
                 derives = header_boolean("Idempotency-Derive", value)
         account = self._tokens.verify(authorization)
+        if self._window.turns_away(account):
+            return TURNED_AWAY  # before its body is read: under overload a rejection must cost little
         is_dry_run = _is_dry_run(scope["query_string"]) if scope["query_string"] else False
         body = parse_object(await read_body(receive))
         if is_dry_run:

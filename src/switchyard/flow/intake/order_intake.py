@@ -213,11 +213,11 @@ class OrderIntake:
         if room.violation is not None:
             placement = await write(None)
         else:
-            await self._window.enter(destination.venue, order.time_in_force)
+            await self._window.enter(destination.venue, account, order.time_in_force)
             try:
                 placement = await self._claimed(account, order, "", write)
             finally:
-                self._window.leave(destination.venue)
+                self._window.leave(destination.venue, account)
         if placement.violation is None:
             self._duplicates.count_new_order()
         else:
@@ -276,9 +276,9 @@ class OrderIntake:
         room = await self._room(intent.account_id, routed)
         if room.violation is not None:  # it does not wait for the others, because it is never sent
             return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, room)
-        if not self._window.try_enter(venue, order.time_in_force):
+        if not self._window.try_enter(venue, intent.account_id, order.time_in_force):
             try:
-                await self._window.enter(venue, order.time_in_force)
+                await self._window.enter(venue, intent.account_id, order.time_in_force)
             except QueueDelayed:
                 # A repeat needs no room, so it is answered even while new orders are rejected.
                 placement = await self._find(intent, rules)
@@ -295,7 +295,7 @@ class OrderIntake:
         try:
             return await self._claimed(intent.account_id, order, f"{intent.operation}:{intent.key}", write)
         finally:
-            self._window.leave(venue)
+            self._window.leave(venue, intent.account_id)
 
     async def _find(self, intent: Intent, rules: KeyRules) -> Placement | None:
         """Return the order that the intent has; none where it needs a new one."""

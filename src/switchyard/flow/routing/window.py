@@ -8,12 +8,13 @@ what was answered; writes nothing.
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions import SEND_DEADLINES
 from switchyard.domain.errors import QueueDelayed
-from switchyard.domain.ids import OrderId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import TimeInForce
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.ports.clock import Clock
@@ -31,6 +32,11 @@ WAIT_SECONDS_MAX = 1.0
 LINE_SECONDS_MAX = 0.8
 WAITING_MIN = 1_024
 WAITING_MAX = 4_096
+# While several accounts place orders, each may have this many in the commits under way, so that no order waits behind
+# more of another account. With fewer, an account that posts without a pause loses more than the others gain.
+SHARE = 8
+# An account counts as one that places orders for one to two of these.
+ACTIVE_SECONDS = 1.0
 # How much the rate of the last tick counts: the pace of the last second.
 PACE_SHARE = 0.1
 # Orders without a send deadline that may be committed at the same time while an old queue is sent: enough to accept
@@ -72,6 +78,18 @@ class _Waiting(NamedTuple):
     time_in_force: TimeInForce | None
 
 
+class _Account:
+    """How many orders of one account are on their way to a venue in this process."""
+
+    __slots__ = ("entering", "queued")
+
+    def __init__(self) -> None:
+        self.entering = 0
+        """Requests that were let in and whose commit has not ended."""
+        self.queued = 0
+        """Orders whose first attempt has not begun."""
+
+
 class _Venue:
     """The orders of one venue that this process has let in, and the requests that wait."""
 
@@ -80,47 +98,126 @@ class _Venue:
         """Requests that were let in and whose commit has not ended."""
         self.unanswered: dict[OrderId, float] = {}
         """Orders that the venue has not answered, with the time of their commit; the oldest first."""
-        self.queued: dict[OrderId, float] = {}
+        self.queued: dict[OrderId, tuple[float, AccountId]] = {}
         """Those of them whose first attempt has not begun."""
-        self.line: deque[_Waiting] = deque()
-        self.line_max = WAITING_MIN
+        self.accounts: dict[AccountId, _Account] = {}
+        self.lines: dict[AccountId, deque[_Waiting]] = {}
+        """The accounts with requests that wait; the first one is served next."""
+        self.waiting = 0
+        """How many requests wait, of all accounts."""
+        self.waiting_max = WAITING_MIN
         self.let_in = 0
         """Requests that were let in since the last tick."""
         self.let_in_per_second = 0.0
         self.is_limit = True
         """Whether the venue, and not this process, limits the sending."""
         self.has_old_queue = False
+        self.active = 0
+        """How many accounts have placed orders lately."""
+        self._arrived: set[AccountId] = set()
+        self._arrived_before: set[AccountId] = set()
+        self._arrived_since = 0.0
 
     def count(self) -> int:
         """How many orders were let in and are not answered."""
         return self.entering + len(self.unanswered)
 
-    def enter(self) -> None:
+    def account(self, account_id: AccountId) -> _Account:
+        """Return what the account has on its way."""
+        return self.accounts.get(account_id) or self.accounts.setdefault(account_id, _Account())
+
+    def drop_idle(self, account_id: AccountId) -> None:
+        """Forget an account that has nothing on its way."""
+        account = self.accounts[account_id]
+        if not account.entering and not account.queued:
+            del self.accounts[account_id]
+
+    def arrive(self, account_id: AccountId) -> None:
+        """Count an account as one that places orders."""
+        if account_id not in self._arrived:
+            self._arrived.add(account_id)
+            self.active += account_id not in self._arrived_before
+
+    def note_time(self, now: float) -> None:
+        """Stop counting accounts that have placed no order lately."""
+        if now - self._arrived_since >= ACTIVE_SECONDS:
+            self._arrived_before, self._arrived, self._arrived_since = self._arrived, set(self.lines), now
+            self.active = len(self._arrived | self._arrived_before)
+
+    def enter(self, account_id: AccountId) -> None:
         """Let a request in."""
         self.entering += 1
+        self.account(account_id).entering += 1
         self.let_in += 1
 
-    def is_full(self) -> bool:
-        """Whether another request would wait too long."""
-        return len(self.line) >= self.line_max
+    def leave(self, account_id: AccountId) -> None:
+        """Take note that the commit of a request that was let in has ended."""
+        self.entering -= 1
+        self.accounts[account_id].entering -= 1
+        self.drop_idle(account_id)
+
+    def begin(self, order_id: OrderId) -> bool:
+        """Take note that a first attempt has begun; returns whether it was the last that the account had queued."""
+        _, account_id = self.queued.pop(order_id, (0.0, None))
+        if account_id is None:
+            return False
+        account = self.accounts[account_id]
+        account.queued -= 1
+        self.drop_idle(account_id)
+        return not account.queued
+
+    def is_full(self, account_id: AccountId) -> bool:
+        """Whether another request of the account would wait too long.
+
+        Each account may have its share of those that wait, even if another one has filled the line before.
+        """
+        share = max(self.waiting_max // max(self.active, 1), min(SHARE, self.waiting_max))
+        return len(self.lines.get(account_id, ())) >= share or self.waiting >= 2 * WAITING_MAX
+
+    def wait(self, account_id: AccountId, waiting: _Waiting) -> None:
+        """Put a request behind the others of its account."""
+        self.lines.setdefault(account_id, deque()).append(waiting)
+        self.waiting += 1
+
+    def take_first(self, account_id: AccountId) -> _Waiting:
+        """Remove the account's first request from its line."""
+        line = self.lines[account_id]
+        waiting = line.popleft()
+        if not line:
+            del self.lines[account_id]
+        self.waiting -= 1
+        return waiting
+
+    def admit(self, account_id: AccountId, waiting: _Waiting) -> None:
+        """Let in a request that has waited."""
+        if not waiting.admitted.done():  # done where the request was cancelled
+            self.enter(account_id)
+            waiting.admitted.set_result(None)
+
+    def queue(self, order_id: OrderId, account_id: AccountId, now: float) -> None:
+        """Count an order that was accepted."""
+        self.unanswered[order_id] = now
+        self.queued[order_id] = now, account_id
+        self.account(account_id).queued += 1
 
     def note_pace(self, seconds: float) -> None:
         """Learn how many requests are let in within this time, and so how many may wait."""
         pace = self.let_in / max(seconds, TICK_SECONDS)
         self.let_in_per_second += PACE_SHARE * (pace - self.let_in_per_second)
         self.let_in = 0
-        self.line_max = min(max(WAITING_MIN, int(self.let_in_per_second * LINE_SECONDS_MAX)), WAITING_MAX)
+        self.waiting_max = min(max(WAITING_MIN, int(self.let_in_per_second * LINE_SECONDS_MAX)), WAITING_MAX)
 
 
 class AdmissionWindow:
     """A bound on the orders per venue that this process has accepted and still has to send.
 
-    A request waits for room in the order of arrival and is rejected after `WAIT_SECONDS_MAX`. Orders that the venue
+    A request waits for room behind the others of its account and is rejected after `WAIT_SECONDS_MAX`; the accounts
+    that wait take turns, and while several place orders, none may use more than its share. Orders that the venue
     holds do not count. While the venue limits the sending, orders without a send deadline do not wait: they belong in
     the durable queue. While this process limits it, a durable queue whose head is older than `WAIT_SECONDS_MAX` is sent
-    before new orders are let in, except for a trickle of orders without a deadline. A younger queue is sent before any
-    is let in: the orders behind it would have to join it, and each would take two more commits than one whose first
-    attempt begins when it is accepted, so that the queue would not end.
+    before new orders are let in, except for a trickle of orders without a deadline. A younger queue is sent before more
+    of its account are let in: the orders behind it would have to join it, and each would take two more commits than one
+    whose first attempt begins when it is accepted, so that the queue would not end.
     Where other processes send, only `Forecast` rejects orders.
     """
 
@@ -135,7 +232,7 @@ class AdmissionWindow:
         self._rejects = {name: metrics.window_rejects.labels(name) for name in self._venues}
         for name, venue in self._venues.items():
             metrics.window_orders.labels(name).set_function(venue.count)
-            metrics.window_waiting.labels(name).set_function(venue.line.__len__)
+            metrics.window_waiting.labels(name).set_function(partial(getattr, venue, "waiting"))
 
     def start(self, sender: Sender, slots: int) -> None:
         """Apply the bound from now on: this process sends, with this number of slots."""
@@ -154,62 +251,59 @@ class AdmissionWindow:
         elapsed, self._looked_at = now - self._looked_at, now
         for name, venue in self._venues.items():
             venue.note_pace(elapsed)
+            venue.note_time(now)
             venue.is_limit = self._sender is None or self._sender.waits_for_venue(name)
             venue.has_old_queue = self._forecast.age(name).total_seconds() > WAIT_SECONDS_MAX
             self._forget_old(venue, now)
             if venue.is_limit:
-                self._let_in_without_deadline(venue)
+                self._let_in_without_deadline(name, venue)
             self._let_in(name, venue)
-            while venue.line and now - venue.line[0].since >= WAIT_SECONDS_MAX:
-                admitted = venue.line.popleft().admitted
-                if not admitted.done():
-                    admitted.set_exception(self._rejection(name))
-        return sum(len(venue.line) for venue in self._venues.values())
+            for account_id, line in list(venue.lines.items()):
+                while line and now - line[0].since >= WAIT_SECONDS_MAX:
+                    admitted = venue.take_first(account_id).admitted
+                    if not admitted.done():
+                        admitted.set_exception(self._rejection(name))
+        return sum(venue.waiting for venue in self._venues.values())
 
-    def turns_away(self) -> bool:
-        """Whether every new order would be rejected, whichever venue it is for: its request need not be read."""
-        return all(map(_Venue.is_full, self._venues.values()))
-
-    def note_turned_away(self) -> None:
-        """Count a request that was rejected unread."""
-        self._turned_away.inc()
-
-    def has_room(self, name: VenueName, time_in_force: TimeInForce | None) -> bool:
-        """Whether a new order would be let in at once."""
-        venue = self._venues[name]
-        if venue.is_limit and time_in_force not in SEND_DEADLINES:
-            return True
-        return not venue.line and self._has_room(name, venue, time_in_force)
-
-    def try_enter(self, name: VenueName, time_in_force: TimeInForce | None) -> bool:
-        """Let a new order in if there is room; `leave` must follow once its commit has ended."""
-        if not self.has_room(name, time_in_force):
+    def turns_away(self, account_id: AccountId) -> bool:
+        """Whether every new order of the account would be rejected: the body of its request need not be read."""
+        if not all(venue.is_full(account_id) for venue in self._venues.values()):
             return False
-        self._venues[name].enter()
+        self._turned_away.inc()
         return True
 
-    async def enter(self, name: VenueName, time_in_force: TimeInForce | None) -> None:
+    def try_enter(self, name: VenueName, account_id: AccountId, time_in_force: TimeInForce | None) -> bool:
+        """Let a new order in if there is room; `leave` must follow once its commit has ended."""
+        venue = self._venues[name]
+        venue.arrive(account_id)
+        waits_behind = account_id in venue.lines and not (venue.is_limit and time_in_force not in SEND_DEADLINES)
+        if waits_behind or not self._has_room(name, venue, account_id, time_in_force):
+            return False
+        venue.enter(account_id)
+        return True
+
+    async def enter(self, name: VenueName, account_id: AccountId, time_in_force: TimeInForce | None) -> None:
         """Wait for room; raises QueueDelayed where there is none in time. `leave` must follow once it has returned."""
-        if self.try_enter(name, time_in_force):
+        if self.try_enter(name, account_id, time_in_force):
             return
         venue = self._venues[name]
         if venue.is_limit and self._forecast.is_too_slow(name, time_in_force):
             raise self._forecast.rejection(name)
-        if venue.is_full():
+        if venue.is_full(account_id):
             raise self._rejection(name)
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        venue.line.append(_Waiting(admitted, self._clock.monotonic(), time_in_force))
+        venue.wait(account_id, _Waiting(admitted, self._clock.monotonic(), time_in_force))
         try:
             await admitted
         except asyncio.CancelledError:
             if admitted.done() and not admitted.cancelled() and admitted.exception() is None:
-                self.leave(name)
+                self.leave(name, account_id)
             raise
 
-    def leave(self, name: VenueName) -> None:
+    def leave(self, name: VenueName, account_id: AccountId) -> None:
         """The commit of a request that was let in has ended; `note` has counted its order, if it made one."""
         venue = self._venues[name]
-        venue.entering -= 1
+        venue.leave(account_id)
         self._let_in(name, venue)
 
     def note(self, change: Change) -> None:
@@ -219,14 +313,19 @@ class AdmissionWindow:
             if venue is None or row.kind != "new":
                 continue
             if row.version > 1:
-                was_queued = venue.queued.pop(row.order_id, None) is not None
+                was_queued = venue.begin(row.order_id)
                 was_unanswered = row.status != "sending" and venue.unanswered.pop(row.order_id, None) is not None
-                if was_unanswered or (was_queued and not venue.queued):
+                if was_unanswered or was_queued:
                     self._let_in(row.venue, venue)
             elif self._sender is not None and self._sender.owns(row.lane):
-                venue.unanswered[row.order_id] = venue.queued[row.order_id] = self._clock.monotonic()
+                venue.queue(row.order_id, change.orders[0].account_id, self._clock.monotonic())
 
-    def _has_room(self, name: VenueName, venue: _Venue, time_in_force: TimeInForce | None) -> bool:
+    def _has_room(
+        self, name: VenueName, venue: _Venue, account_id: AccountId, time_in_force: TimeInForce | None
+    ) -> bool:
+        account = venue.accounts.get(account_id)
+        if account is not None and venue.active > 1 and account.entering >= SHARE:
+            return False
         has_deadline = time_in_force in SEND_DEADLINES
         if venue.is_limit:
             if not has_deadline:
@@ -235,36 +334,41 @@ class AdmissionWindow:
                 return False
         elif venue.has_old_queue:
             return not has_deadline and venue.entering < TRICKLE
-        elif venue.queued and self._sender is not None and self._sender.begins_at_once(name):
+        elif account is not None and account.queued and self._sender is not None and self._sender.begins_at_once(name):
             return False
         return self._sender is None or venue.count() - self._sender.at_venue(name) < self.size
 
     def _let_in(self, name: VenueName, venue: _Venue) -> None:
-        line = venue.line
-        while line and self._has_room(name, venue, line[0].time_in_force):
-            _admit(venue, line.popleft())
+        """Let in what there is room for: one request of each account, then the next one of each."""
+        passed_over = 0
+        while len(venue.lines) > passed_over:
+            account_id, line = next(iter(venue.lines.items()))
+            has_room = self._has_room(name, venue, account_id, line[0].time_in_force)
+            passed_over = 0 if has_room else passed_over + 1
+            if has_room:
+                venue.admit(account_id, venue.take_first(account_id))
+            if account_id in venue.lines:  # behind the other accounts
+                venue.lines[account_id] = venue.lines.pop(account_id)
 
-    def _let_in_without_deadline(self, venue: _Venue) -> None:
+    def _let_in_without_deadline(self, name: VenueName, venue: _Venue) -> None:
         """Let in those that do not wait for the venue, although others are before them."""
-        for _ in range(len(venue.line)):
-            waiting = venue.line.popleft()
-            if waiting.time_in_force in SEND_DEADLINES:
-                venue.line.append(waiting)
-            else:
-                _admit(venue, waiting)
+        for account_id, line in list(venue.lines.items()):
+            for _ in range(len(line)):
+                waiting = venue.take_first(account_id)
+                kind = waiting.time_in_force
+                if kind not in SEND_DEADLINES and self._has_room(name, venue, account_id, kind):
+                    venue.admit(account_id, waiting)
+                else:
+                    venue.wait(account_id, waiting)
 
     def _forget_old(self, venue: _Venue, now: float) -> None:
         """Stop counting orders that take long; where they are not sent, the forecast shows it."""
-        for orders, seconds_max in ((venue.unanswered, COUNTED_SECONDS_MAX), (venue.queued, QUEUED_SECONDS_MAX)):
-            while orders and now - orders[oldest := next(iter(orders))] >= seconds_max:
-                del orders[oldest]
+        unanswered, queued = venue.unanswered, venue.queued
+        while unanswered and now - unanswered[oldest := next(iter(unanswered))] >= COUNTED_SECONDS_MAX:
+            del unanswered[oldest]
+        while queued and now - queued[oldest := next(iter(queued))][0] >= QUEUED_SECONDS_MAX:
+            venue.begin(oldest)
 
     def _rejection(self, name: VenueName) -> QueueDelayed:
         self._rejects[name].inc()
         return QueueDelayed(f"new orders to {name} wait longer than {WAIT_SECONDS_MAX:.0f} s for those before them")
-
-
-def _admit(venue: _Venue, waiting: _Waiting) -> None:
-    if not waiting.admitted.done():  # done where the request was cancelled
-        venue.enter()
-        waiting.admitted.set_result(None)
