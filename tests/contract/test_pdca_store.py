@@ -31,7 +31,7 @@ from switchyard.ports.pdca import (
     StrategyQuery,
     UnknownStrategies,
 )
-from tests.support.pdca import NOW, a_recheck, add_strategies, fresh_pdca_store
+from tests.support.pdca import NOW, a_recheck, add_strategies, fresh_pdca_store, strategy_key
 
 LEASE = timedelta(seconds=30)
 HEALTHY = ItemResult(health="healthy", metrics={"sharpe": MetricValue(value=Decimal("1.25"))})
@@ -62,7 +62,7 @@ async def test_one_key_makes_one_request_however_many_ask_at_once(store: PdcaSto
     assert not (await store.create(other_client, "key", "another digest", ["a"])).replayed
     page = await store.items(created[0].request.request_id, 0, 100)
     assert page is not None
-    assert [item.strategy_id for item in page.items] == ["b", "a"]
+    assert [item.key.strategy_id for item in page.items] == ["b", "a"]
     assert page.stored.request == created[0].request
     assert page.stored.progress == Progress(total=2, queued=2, running=0, succeeded=0, failed=0)
 
@@ -99,7 +99,7 @@ async def test_only_the_last_claim_of_an_item_ends_it_and_only_once(store: PdcaS
     stored = await store.request(a_recheck().request_id)
     assert stored is not None
     assert (stored.progress.state, stored.finished_at) == ("succeeded", NOW + 3 * LEASE)
-    strategy = await store.strategy("a")
+    strategy = await store.strategy(strategy_key("a"))
     assert strategy is not None
     assert (strategy.health, strategy.last_checked_at, strategy.metrics) == (
         "healthy",
@@ -116,10 +116,10 @@ async def test_two_workers_at_once_share_the_items_without_overlap(store: PdcaSt
     claims = await asyncio.gather(
         *[store.claim_items(f"worker {number}", 10, now=NOW, lease=LEASE) for number in range(8)]
     )
-    claimed = [item.fence.strategy_id for claim in claims for item in claim]
+    claimed = [item.fence.key.strategy_id for claim in claims for item in claim]
     assert len(claimed) == len(set(claimed))
     rest = await store.claim_items("last", 100, now=NOW, lease=LEASE)
-    assert sorted(claimed + [item.fence.strategy_id for item in rest]) == names
+    assert sorted(claimed + [item.fence.key.strategy_id for item in rest]) == names
 
 
 async def test_a_filter_is_fixed_at_acceptance_and_its_batches_run_in_turn(store: PdcaStore) -> None:
@@ -134,7 +134,7 @@ async def test_a_filter_is_fixed_at_acceptance_and_its_batches_run_in_turn(store
     await add_strategies(store, "d9", tags=("daily",))
     seen: list[list[str]] = []
     while claimed := await store.claim_items("one", 10, now=NOW, lease=LEASE):
-        seen.append([item.fence.strategy_id for item in claimed])
+        seen.append([item.fence.key.strategy_id for item in claimed])
         first, *others = claimed
         await store.finish_item(first.fence, FAILED, NOW)
         if others:
@@ -166,7 +166,7 @@ async def test_a_dry_run_and_an_older_request_leave_the_health_as_it_is(store: P
     unhealthy = ItemResult(health="unhealthy")
     await store.finish_item(by_request[a_recheck().request_id], unhealthy, NOW + timedelta(minutes=4))
     await store.finish_item(by_request[dry.request_id], unhealthy, NOW + timedelta(minutes=5))
-    strategy = await store.strategy("a")
+    strategy = await store.strategy(strategy_key("a"))
     assert strategy is not None
     assert (strategy.health, strategy.last_request_id) == ("healthy", newer.request_id)
     assert strategy.last_checked_at == NOW + timedelta(minutes=3)
@@ -219,20 +219,19 @@ async def test_artifacts_come_back_as_they_were_and_go_with_their_request(store:
     page = await store.items(a_recheck().request_id, 0, 10)
     assert page is not None
     [shown] = page.items[0].artifacts
-    found = await store.artifact(a_recheck().request_id, "a", "equity.svg")
-    assert found is not None
+    [found] = await store.artifacts(a_recheck().request_id, "a", "equity.svg", None, 2)
     assert (found.artifact, found.content) == (shown, chart.content)
-    assert await store.artifact(a_recheck().request_id, "a", "fills.csv") is None
+    assert await store.artifacts(a_recheck().request_id, "a", "fills.csv", None, 2) == []
     assert await store.reap(NOW, 10) == 0
     assert await store.reap(NOW + LEASE, 10) == 1
-    assert await store.artifact(a_recheck().request_id, "a", "equity.svg") is None
+    assert await store.artifacts(a_recheck().request_id, "a", "equity.svg", None, 2) == []
     assert not (await store.create(a_recheck(), "key", "another digest", ["a"])).replayed
 
 
 async def test_pages_have_the_right_total_order_and_filters(store: PdcaStore) -> None:
     for number, strategy_id in enumerate(["b_1", "a%1", "ab1", "c1"]):  # `a%1` can come from no client
         body = StrategyBody(owner=["Ops", None, "Straße", "ops"][number], tags=("daily",) if number % 2 else ())
-        await store.put_strategy(strategy_id, body, NOW + timedelta(minutes=number))
+        await store.put_strategy(strategy_key(strategy_id), body, NOW + timedelta(minutes=number))
     await store.create(a_recheck(), "key", "digest", ["c1", "ab1"])
     for minute, (item, health) in enumerate(
         zip(await store.claim_items("one", 9, now=NOW, lease=LEASE), ("degraded", "healthy"), strict=True)
@@ -264,28 +263,28 @@ async def test_pages_have_the_right_total_order_and_filters(store: PdcaStore) ->
 
 
 async def test_what_people_decide_replaces_only_what_people_decided(store: PdcaStore) -> None:
-    first, is_new = await store.put_strategy("a", StrategyBody(owner="ops", tags=("daily", "x")), NOW)
+    first, is_new = await store.put_strategy(strategy_key("a"), StrategyBody(owner="ops", tags=("daily", "x")), NOW)
     assert is_new and first.health == "unknown"
     await store.create(a_recheck(), "key", "digest", ["a"])
     [claimed] = await store.claim_items("one", 1, now=NOW, lease=LEASE)
     await store.finish_item(claimed.fence, HEALTHY, NOW)
-    second, is_new = await store.put_strategy("a", StrategyBody(tags=("x", "y")), NOW + LEASE)
+    second, is_new = await store.put_strategy(strategy_key("a"), StrategyBody(tags=("x", "y")), NOW + LEASE)
     assert not is_new
     assert (second.owner, second.tags, second.health, second.created_at) == (None, ("x", "y"), "healthy", NOW)
-    assert second == await store.strategy("a")
+    assert second == await store.strategy(strategy_key("a"))
     assert (await store.strategies(StrategyQuery(filter=Filter(tags_any=("daily",))))).total == 0
 
 
 async def test_strategies_of_orders_are_registered_with_the_place_that_was_read_to(store: PdcaStore) -> None:
     await add_strategies(store, "known", tags=("daily",))
     place = Place(1, 5, "5" * 64)
-    registered = await store.register(Place(), place, ["new", "known"], NOW)
-    assert (registered.new, registered.left_out) == (("new",), 0)
+    registered = await store.register(Place(), place, [strategy_key("new"), strategy_key("known")], NOW)
+    assert (registered.new, registered.left_out) == ((strategy_key("new"),), ())
     assert await store.place() == place
     with pytest.raises(HistoryMismatch):
-        await store.register(Place(), Place(1, 9, "9" * 64), ["newer"], NOW)
-    assert await store.strategy("newer") is None
-    known = await store.strategy("known")
+        await store.register(Place(), Place(1, 9, "9" * 64), [strategy_key("newer")], NOW)
+    assert await store.strategy(strategy_key("newer")) is None
+    known = await store.strategy(strategy_key("known"))
     assert known is not None and known.tags == ("daily",)
 
 
@@ -297,12 +296,12 @@ async def test_a_file_that_is_removed_or_replaced_takes_nothing_more(tmp_path: P
         await store.close()
     store = await SqlPdcaStore.on_file(path)
     try:
-        assert await store.strategy("pdca") is not None
+        assert await store.strategy(strategy_key("pdca")) is not None
         copy.rename(path)  # as somebody restores a copy under a running server
         with pytest.raises(PdcaUnavailable, match="restart"):
             await add_strategies(store, "lost")
         path.unlink()
         with pytest.raises(PdcaUnavailable, match="restart"):
-            await store.strategy("pdca")
+            await store.strategy(strategy_key("pdca"))
     finally:
         await store.close()

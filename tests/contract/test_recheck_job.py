@@ -37,10 +37,11 @@ from switchyard.ports.strategy_fills import BooksState
 from tests.support.build import ACCOUNT, VENUE, an_accept
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
-from tests.support.pdca import a_recheck
+from tests.support.pdca import a_recheck, strategy_key
 from tests.support.recheck_site import ACCEPTED_AT, STRATEGY, RecheckSite, recheck_site
 from tests.support.strategies import CAPITAL, FIGURES, FILLS, WINDOW
 
+KEY = strategy_key(STRATEGY, ACCOUNT)
 FIRST = "01J8TPZ7YJ1E1X4C5N9ZP3M3QA"
 SECOND = "01J8TPZ7YJ1E1X4C5N9ZP3M3QB"
 THIRD = "01J8TPZ7YJ1E1X4C5N9ZP3M3QC"
@@ -55,7 +56,7 @@ async def site(database: Database, tmp_path: Path) -> AsyncIterator[RecheckSite]
 
 
 async def register(site: RecheckSite, thresholds: dict[MetricName, Threshold]) -> None:
-    await site.store.put_strategy(STRATEGY, StrategyBody(capital=CAPITAL, thresholds=thresholds), ACCEPTED_AT)
+    await site.store.put_strategy(KEY, StrategyBody(capital=CAPITAL, thresholds=thresholds), ACCEPTED_AT)
 
 
 def a_request(request_id: str = FIRST, *, dry_run: bool = False, **more: Any) -> RecheckRequest:
@@ -93,14 +94,13 @@ async def test_the_figures_of_the_books_are_those_worked_out_by_hand(site: Reche
     assert (result.metrics["fees"].unit, result.metrics["slippage"].unit) == ("USD", "bps")
     item = await item_of(site, FIRST)
     assert [artifact.name for artifact in item.artifacts] == ["metrics.json", "fills.csv", "equity.svg"]
-    stored = await site.store.artifact(FIRST, STRATEGY, "metrics.json")
-    assert stored is not None
+    [stored] = await site.store.artifacts(FIRST, STRATEGY, "metrics.json", None, 2)
     report = json.loads(stored.content, parse_float=Decimal)
     assert [str(day["net_pnl"]) for day in report["daily"]] == ["48", "-2", "-21", "0", "9"]
     assert (report["fills"], report["fills_listed"], report["orders"], report["net_pnl"]) == (5, 5, 7, 34)
     assert report["books_seq"] == (await site.database.journal.head(0)).seq - 1  # the kill came after it
-    table = await site.store.artifact(FIRST, STRATEGY, "fills.csv")
-    assert table is not None and table.content.count(b"\r\n") == 6
+    [table] = await site.store.artifacts(FIRST, STRATEGY, "fills.csv", None, 2)
+    assert table.content.count(b"\r\n") == 6
 
 
 async def test_an_unhealthy_strategy_is_made_reduce_only_once_and_a_person_can_undo_it(site: RecheckSite) -> None:
@@ -108,9 +108,9 @@ async def test_an_unhealthy_strategy_is_made_reduce_only_once_and_a_person_can_u
     assert (result.health, result.enforced) == ("unhealthy", "reduce_only")
     [kill] = await site.database.kills.active()
     assert (kill.strategy, kill.mode, kill.set_by) == (STRATEGY, "reduce_only", "pdca")
-    assert kill.account_id is None and "win_rate 0.5 is below 0.6" in kill.set_reason
+    assert kill.account_id == ACCOUNT and "win_rate 0.5 is below 0.6" in kill.set_reason
     assert (await site.database.journal.head(0)).seq == kill.seq  # journaled
-    strategy = await site.store.strategy(STRATEGY)
+    strategy = await site.store.strategy(KEY)
     assert strategy is not None and strategy.health == "unhealthy"
     assert any(kill.kill_id in reason for reason in strategy.health_reasons)
 
@@ -130,10 +130,10 @@ async def test_an_unhealthy_strategy_is_made_reduce_only_once_and_a_person_can_u
 
 
 async def test_a_dry_run_and_a_small_sample_change_nothing(site: RecheckSite) -> None:
-    before = await site.store.strategy(STRATEGY)
+    before = await site.store.strategy(KEY)
     dry = await rechecked(site, a_request(dry_run=True))
     assert (dry.health, dry.enforced) == ("unhealthy", None)
-    assert await site.store.strategy(STRATEGY) == before
+    assert await site.store.strategy(KEY) == before
     assert await site.database.kills.active() == []
     small = await rechecked(site, a_request(SECOND, metrics=("fees",)), minimum=Minimum(2, 3))
     assert (small.health, small.enforced) == ("unknown", None)
@@ -149,8 +149,7 @@ async def test_what_people_take_back_or_enter_in_the_books_counts(site: RecheckS
     fee = ManualEntry(type="Fee", key="k-2", currency="USD", amount=Decimal(3), strategy=STRATEGY, **person)
     await site.ledger.enter(fee, at)
     result = await rechecked(site, a_request(dry_run=True))
-    stored = await site.store.artifact(FIRST, STRATEGY, "metrics.json")
-    assert stored is not None
+    [stored] = await site.store.artifacts(FIRST, STRATEGY, "metrics.json", None, 2)
     report = json.loads(stored.content, parse_float=Decimal)
     # Without the last fill the short position stays open; the fee is of the day on which it was entered.
     assert [day["net_pnl"] for day in report["daily"]] == [48, -2, -21, 0, -3]

@@ -15,9 +15,9 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.flow.registry.follower import EVENTS_MAX, StrategyFollower
 from switchyard.ports.pdca import PdcaStore, StrategyQuery
 from switchyard.settings import load_settings
-from tests.support.build import an_accept
+from tests.support.build import ACCOUNT, an_accept
 from tests.support.journal_checks import commit
-from tests.support.pdca import NOW, add_strategies
+from tests.support.pdca import NOW, add_strategies, strategy_key
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def registered(store: PdcaStore) -> list[str]:
 async def test_strategies_of_orders_are_registered_once_by_any_number_of_followers(store: PdcaStore) -> None:
     journal = MemoryDatabase(ManualClock()).journal
     followers = [StrategyFollower(journal, store, clock=ManualClock()) for _ in range(2)]
-    await add_strategies(store, "known", tags=("daily",))
+    await add_strategies(store, "known", tags=("daily",), account=ACCOUNT)
     await commit(journal, an_accept(strategy="carry"), an_accept(), an_accept(strategy="known"))
     await commit(journal, an_accept(client_order_id='"strategy":"forged"', tags=('{"strategy":"forged"}',)))
     for follower in followers:
@@ -45,7 +45,7 @@ async def test_strategies_of_orders_are_registered_once_by_any_number_of_followe
     for follower in followers:
         await follower.run_once()
     assert await registered(store) == ["carry", "known", "later"]
-    known = await store.strategy("known")
+    known = await store.strategy(strategy_key("known", ACCOUNT))
     assert known is not None and known.tags == ("daily",)
 
 
@@ -69,8 +69,9 @@ async def test_a_full_registry_takes_no_more_and_its_reader_goes_on(
     monkeypatch.setattr("switchyard.adapters.pdca.strategies.STRATEGIES_MAX", 2)
     journal = MemoryDatabase(ManualClock()).journal
     await commit(journal, *(an_accept(strategy=name) for name in ("a", "b", "c")))
-    result = await store.register(await store.place(), await store.place(), ["a", "b", "c"], NOW)
-    assert (result.new, result.left_out) == (("a", "b"), 1)
+    keys = [strategy_key(name) for name in ("a", "b", "c")]
+    result = await store.register(await store.place(), await store.place(), keys, NOW)
+    assert (result.new, result.left_out) == (tuple(keys[:2]), (keys[2],))
     await StrategyFollower(journal, store, clock=ManualClock()).run_once()
     assert (await store.place()).seq == (await journal.head(0)).seq
 

@@ -14,7 +14,7 @@ from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.changes import Change, Committed, Outcome
 from switchyard.domain.decisions import accept, apply_report, begin_attempt, record_doubt
 from switchyard.domain.facts import Quote
-from switchyard.domain.ids import KillId, venue_client_order_id
+from switchyard.domain.ids import AccountId, KillId, venue_client_order_id
 from switchyard.domain.kills import Kill
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.outbox import OrderState
@@ -83,8 +83,8 @@ class RecheckSite:
             self.store, recheck, name=name, clock=self.clock, metrics=self.metrics.rechecks, parallel=parallel
         )
 
-    async def _restrict(self, strategy: str, reason: str, kill_id: KillId) -> Kill:
-        request = KillRequest(strategy=strategy, mode="reduce_only", by="pdca", reason=reason)
+    async def _restrict(self, account: AccountId, strategy: str, reason: str, kill_id: KillId) -> Kill:
+        request = KillRequest(account=account, strategy=strategy, mode="reduce_only", by="pdca", reason=reason)
         return await self.switch.set(request, new_id=kill_id)
 
     async def trade(self, strategy: str = STRATEGY) -> None:
