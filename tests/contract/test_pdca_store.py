@@ -29,6 +29,7 @@ from switchyard.ports.pdca import (
     PdcaUnavailable,
     SortField,
     StrategyQuery,
+    TooManyStrategies,
     UnknownStrategies,
 )
 from tests.support.pdca import NOW, a_recheck, add_strategies, fresh_pdca_store, strategy_key
@@ -273,6 +274,110 @@ async def test_what_people_decide_replaces_only_what_people_decided(store: PdcaS
     assert (second.owner, second.tags, second.health, second.created_at) == (None, ("x", "y"), "healthy", NOW)
     assert second == await store.strategy(strategy_key("a"))
     assert (await store.strategies(StrategyQuery(filter=Filter(tags_any=("daily",))))).total == 0
+
+
+async def test_each_account_has_strategies_and_rechecks_of_its_own(store: PdcaStore) -> None:
+    await add_strategies(store, "s", "a", account="ann")
+    await add_strategies(store, "s", "b", account="bob", tags=("daily",))
+    anns, bobs = (frozenset({strategy_key("s", account).tenant}) for account in ("ann", "bob"))
+    assert [each.account_id for each in await store.named("s", None, 9)] == ["ann", "bob"]
+    assert [each.account_id for each in await store.named("s", bobs, 9)] == ["bob"]
+    assert await store.named("a", bobs, 9) == []
+    page = await store.strategies(StrategyQuery(tenants=anns))
+    assert ([each.strategy_id for each in page.strategies], page.total) == (["a", "s"], 2)
+    assert (await store.strategies(StrategyQuery(tenants=anns, filter=Filter(tags_any=("daily",))))).total == 0
+    with pytest.raises(UnknownStrategies) as raised:
+        await store.create(a_recheck(), "key", "digest", ["s", "b"], anns)
+    assert raised.value.strategy_ids == ("b",)
+
+    # One request over both accounts: each sees its own part of it.
+    both = a_recheck(operation="pdca.recheck_all", filter=Filter())
+    await store.create(both, "key", "digest", None)
+    claimed = {item.fence.key: item for item in await store.claim_items("w", 9, now=NOW, lease=LEASE)}
+    assert len(claimed) == 4
+    chart = NewArtifact(name="equity.svg", media_type="image/svg+xml", content=b"bob")
+    unhealthy = ItemResult(health="unhealthy")
+    await store.finish_item(claimed[strategy_key("s", "bob")].fence, unhealthy, NOW + LEASE, [chart])
+    await store.finish_item(claimed[strategy_key("b", "bob")].fence, HEALTHY, NOW + 2 * LEASE)
+    await store.finish_item(claimed[strategy_key("s", "ann")].fence, HEALTHY, NOW + 3 * LEASE)
+    healths = {each.account_id: each.health for each in await store.named("s", None, 9)}
+    assert healths == {"ann": "healthy", "bob": "unhealthy"}
+    of_bob, of_ann = [await store.items(both.request_id, 0, 9, tenants) for tenants in (bobs, anns)]
+    assert of_bob is not None and of_ann is not None
+    assert [item.key.strategy_id for item in of_bob.items] == ["b", "s"]
+    assert of_bob.stored.progress == Progress(total=2, queued=0, running=0, succeeded=2, failed=0)
+    assert (of_bob.stored.started_at, of_bob.stored.finished_at) == (NOW, NOW + 2 * LEASE)
+    assert (of_ann.stored.progress.state, of_ann.stored.finished_at) == ("running", None)
+    assert await store.items(both.request_id, 0, 9, frozenset({strategy_key("s", "eve").tenant})) is None
+    assert await store.items(both.request_id, 0, 9, frozenset()) is None
+    [found] = await store.artifacts(both.request_id, "s", "equity.svg", None, 9)
+    assert (found.tenant, found.content) == (strategy_key("s", "bob").tenant, b"bob")
+    assert await store.artifacts(both.request_id, "s", "equity.svg", anns, 9) == []
+
+
+async def test_a_name_of_several_accounts_is_rechecked_for_each_of_them(store: PdcaStore) -> None:
+    for account in ("bob", "ann", "eve"):
+        await add_strategies(store, "s", account=account)
+    tenants = frozenset(strategy_key("s", account).tenant for account in ("ann", "bob"))
+    await store.create(a_recheck(), "key", "digest", ["s"], tenants)
+    page = await store.items(a_recheck().request_id, 0, 9)
+    assert page is not None and [item.key.account_id for item in page.items] == ["ann", "bob"]
+
+
+async def test_a_full_account_keeps_no_other_out_and_what_people_register_goes_first(
+    store: PdcaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("switchyard.adapters.pdca.strategies.STRATEGIES_MAX", 3)
+    ordered = [strategy_key(name, "bob") for name in ("o1", "o2", "o3", "o4")]
+    registered = await store.register(Place(), Place(), [*ordered, strategy_key("o1", "ann")], NOW)
+    assert registered.left_out == (ordered[3],)
+    await store.put_strategy(strategy_key("p", "ann"), StrategyBody(), NOW)
+
+    async def of_bob() -> list[str]:
+        tenants = frozenset({strategy_key("o1", "bob").tenant})
+        return [each.strategy_id for each in (await store.strategies(StrategyQuery(tenants=tenants))).strategies]
+
+    # The oldest that no recheck has looked at makes room.
+    await store.create(a_recheck(), "key", "digest", ["o1"])
+    for item in await store.claim_items("w", 9, now=NOW, lease=LEASE):
+        await store.finish_item(item.fence, HEALTHY, NOW)
+    await store.put_strategy(strategy_key("p1", "bob"), StrategyBody(), NOW)
+    assert await of_bob() == ["o1", "o3", "p1"]
+    await store.put_strategy(ordered[0], StrategyBody(owner="ops"), NOW)  # an order named it first
+    await store.put_strategy(strategy_key("p2", "bob"), StrategyBody(), NOW)
+    assert await of_bob() == ["o1", "p1", "p2"]
+    with pytest.raises(TooManyStrategies):
+        await store.put_strategy(strategy_key("p3", "bob"), StrategyBody(), NOW)
+    assert await of_bob() == ["o1", "p1", "p2"]
+    assert (await store.register(Place(), Place(), [ordered[1]], NOW)).left_out == (ordered[1],)
+    assert await store.delete_strategy(strategy_key("p1", "bob"))
+    await store.put_strategy(strategy_key("p3", "bob"), StrategyBody(), NOW)
+    assert await of_bob() == ["o1", "p2", "p3"]
+
+
+async def test_a_deleted_strategy_is_gone_and_its_rechecks_end_without_it(store: PdcaStore) -> None:
+    await add_strategies(store, "running", "queued", tags=("daily",))
+    await add_strategies(store, "running", account="ann")
+    request = a_recheck(batch_size=1)
+    tenants = frozenset({strategy_key("running").tenant})
+    await store.create(request, "key", "digest", ["running", "queued"], tenants)
+    [claimed] = await store.claim_items("w", 9, now=NOW, lease=LEASE)
+    for strategy_id in ("running", "queued"):
+        assert await store.delete_strategy(strategy_key(strategy_id))
+        assert not await store.delete_strategy(strategy_key(strategy_id))
+    chart = NewArtifact(name="equity.svg", media_type="image/svg+xml", content=b"<svg/>")
+    await store.finish_item(claimed.fence, HEALTHY, NOW, [chart])
+    assert await store.claim_items("w", 9, now=NOW, lease=LEASE) == []
+    page = await store.items(request.request_id, 0, 9, tenants)
+    assert page is not None
+    assert [item.error.code if item.error else None for item in page.items] == [None, "STRATEGY_DELETED"]
+    assert (page.stored.progress.state, page.stored.finished_at) == ("partial", NOW)
+    assert len(await store.artifacts(request.request_id, "running", "equity.svg", tenants, 9)) == 1
+    assert (await store.strategies(StrategyQuery(tenants=tenants))).total == 0
+    [other] = await store.named("running", None, 9)
+    assert (other.account_id, other.health) == ("ann", "unknown")
+    again, is_new = await store.put_strategy(strategy_key("running"), StrategyBody(), NOW)
+    assert (is_new, again.health, again.tags) == (True, "unknown", ())
 
 
 async def test_strategies_of_orders_are_registered_with_the_place_that_was_read_to(store: PdcaStore) -> None:

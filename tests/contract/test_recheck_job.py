@@ -27,7 +27,8 @@ from switchyard.domain.pdca.requests import (
     Tally,
     Window,
 )
-from switchyard.domain.pdca.strategies import StrategyBody, Threshold
+from switchyard.domain.pdca.strategies import StrategyBody, Threshold, tenant_of_client
+from switchyard.flow.kill.switch import KillRequest
 from switchyard.flow.pdca import worker as worker_module
 from switchyard.flow.pdca.worker import LEASE
 from switchyard.flow.wake import Wake
@@ -126,6 +127,59 @@ async def test_an_unhealthy_strategy_is_made_reduce_only_once_and_a_person_can_u
     site.clock.advance(timedelta(minutes=1))
     again = await site.worker()._recheck.check(a_request(), strategy, confirmed)
     assert again.result.enforced is None
+    assert await site.database.kills.active() == []
+
+
+async def test_orders_of_another_account_under_the_label_count_for_that_account_alone(site: RecheckSite) -> None:
+    other = AccountId("other")
+    await register(site, {"reject_rate": Threshold(unhealthy=Decimal("0.5"))})
+    theirs = strategy_key(STRATEGY, other)
+    await site.store.put_strategy(
+        theirs, StrategyBody(thresholds={"reject_rate": Threshold(unhealthy=Decimal("0.5"))}), ACCEPTED_AT
+    )
+    await site.reject(other, 20)
+    await ask(site, a_request())  # of both accounts
+    assert await site.worker().run_once() == 2
+    page = await site.store.items(FIRST, 0, 10)
+    assert page is not None
+    found = {item.key: item.result for item in page.items if item.result is not None}
+    assert (found[KEY].health, str(found[KEY].metrics["reject_rate"].value)) == ("healthy", FIGURES["reject_rate"])
+    assert (found[theirs].health, found[theirs].enforced) == ("unhealthy", "reduce_only")
+    [kill] = await site.database.kills.active()
+    assert (kill.account_id, kill.strategy) == (other, STRATEGY)
+    [fills] = await site.store.artifacts(FIRST, STRATEGY, "fills.csv", frozenset({theirs.tenant}), 2)
+    assert fills.content.count(b"\r\n") == 1  # the heading: the fills are the first account's
+
+
+async def test_a_kill_without_an_account_is_a_restriction_of_every_account(site: RecheckSite) -> None:
+    """As rechecks set them before strategies belonged to accounts."""
+    stored = await site.switch.set(KillRequest(strategy=STRATEGY, mode="reduce_only", by="pdca", reason="stored"))
+    result = await rechecked(site, a_request())
+    assert any(stored.kill_id in reason for reason in result.health_reasons)
+    assert await site.database.kills.active() == [stored]
+
+
+async def test_one_account_cannot_use_up_the_kills_of_others(
+    site: RecheckSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("switchyard.flow.pdca.enforce.RESTRICTIONS_MAX", 1)
+    other = KillRequest(account=ACCOUNT, strategy="another", mode="reduce_only", by="pdca", reason="unhealthy")
+    await site.switch.set(other)
+    result = await rechecked(site, a_request())
+    assert (result.health, result.enforced) == ("unhealthy", None)
+    assert len(await site.database.kills.active()) == 1
+
+
+async def test_a_strategy_that_was_deleted_or_has_no_account_is_not_restricted(site: RecheckSite) -> None:
+    strategy = await site.store.strategy(KEY)
+    assert strategy is not None
+    await site.store.delete_strategy(KEY)
+    checked = await site.worker()._recheck.check(a_request(), strategy, confirmed)
+    assert (checked.result.health, checked.result.enforced) == ("unhealthy", None)
+    # No orders count in what a client registered for itself, whatever their label.
+    of_client = msgspec.structs.replace(strategy, tenant=tenant_of_client("ops"))
+    empty = await site.worker()._recheck.check(a_request(), of_client, confirmed)
+    assert (empty.result.health, empty.result.metrics["reject_rate"].value) == ("unknown", None)
     assert await site.database.kills.active() == []
 
 

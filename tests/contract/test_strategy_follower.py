@@ -1,6 +1,7 @@
 """The registry follows the journal: each strategy of an accepted order is registered once, wherever it was stopped."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.do_order import as_order, do_order_request
 from switchyard.domain.errors import InvalidField
+from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
-from switchyard.flow.registry.follower import EVENTS_MAX, StrategyFollower
+from switchyard.flow.registry.follower import EVENTS_MAX, KNOWN_SECONDS, StrategyFollower
 from switchyard.ports.pdca import PdcaStore, StrategyQuery
 from switchyard.settings import load_settings
 from tests.support.build import ACCOUNT, an_accept
@@ -47,6 +49,25 @@ async def test_strategies_of_orders_are_registered_once_by_any_number_of_followe
     assert await registered(store) == ["carry", "known", "later"]
     known = await store.strategy(strategy_key("known", ACCOUNT))
     assert known is not None and known.tags == ("daily",)
+
+
+async def test_an_order_registers_a_strategy_for_its_own_account_alone(store: PdcaStore) -> None:
+    journal = MemoryDatabase(ManualClock()).journal
+    clock = ManualClock()
+    follower = StrategyFollower(journal, store, clock=clock)
+    await add_strategies(store, "carry", tags=("daily",), account="ann")
+    await commit(journal, an_accept(strategy="carry", account=AccountId("bob")))
+    await follower.run_once()
+    assert [(each.account_id, each.tags, each.registered) for each in await store.named("carry", None, 9)] == [
+        ("ann", ("daily",), True),
+        ("bob", (), False),
+    ]
+    # Once it was deleted, a later order registers it again.
+    assert await store.delete_strategy(strategy_key("carry", "bob"))
+    clock.advance(timedelta(seconds=KNOWN_SECONDS))
+    await commit(journal, an_accept(strategy="carry", account=AccountId("bob")))
+    await follower.run_once()
+    assert [each.account_id for each in await store.named("carry", None, 9)] == ["ann", "bob"]
 
 
 async def test_a_journal_of_another_history_is_read_from_the_beginning(store: PdcaStore) -> None:
