@@ -1,6 +1,7 @@
 """Two accounts use the same label for a strategy, against a real process: neither can stop or see the other's."""
 
 import asyncio
+import json
 from typing import Any
 
 import aiohttp
@@ -126,3 +127,30 @@ async def test_rejected_orders_of_one_account_leave_the_strategy_of_another_heal
         assert response.status in (200, 201), await response.text()
     status, shown = await ann.order(1_000)
     assert (status, shown["reason"]) == (422, "KILL_SWITCH")
+
+
+async def test_the_command_line_sees_all_accounts_and_deletes_the_strategy_of_one(
+    process: Process, session: aiohttp.ClientSession
+) -> None:
+    async def run(*arguments: str) -> tuple[int, str, str]:
+        done = await asyncio.to_thread(run_command, "strategy", *arguments, **process.settings)
+        return done.returncode, done.stdout, done.stderr
+
+    for account in ("ann", "bob"):
+        assert (await run("add", STRATEGY, "--account", account, "--tag", account))[0] == 0
+    code, listed, _ = await run("list", "--json")
+    assert code == 0
+    assert [(each["id"], each["account"]) for each in json.loads(listed)["items"]] == [
+        (STRATEGY, "ann"),
+        (STRATEGY, "bob"),
+    ]
+    assert json.loads((await run("list", "--account", "bob", "--json"))[1])["total"] == 1
+    for command in ("show", "delete"):
+        code, _, problem = await run(command, STRATEGY)
+        assert code != 0 and "--account" in problem
+    assert (await run("delete", STRATEGY, "--account", "bob"))[1] == f"{STRATEGY} of bob was deleted\n"
+    code, _, problem = await run("delete", STRATEGY, "--account", "bob")
+    assert code != 0 and f"there is no strategy {STRATEGY} of the account bob" in problem
+    ann, bob = await trader(process, session, "ann"), await trader(process, session, "bob")
+    assert (await bob.pdca("GET", f"/gui/strategies/{STRATEGY}"))[0] == 404
+    assert (await ann.pdca("GET", f"/gui/strategies/{STRATEGY}"))[2]["tags"] == ["ann"]
