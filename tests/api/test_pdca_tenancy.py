@@ -144,7 +144,7 @@ async def test_an_id_that_several_of_the_accounts_have_needs_the_account(pdca: P
         ("PUT", "/pdca/strategies/new"),
         ("GET", f"/pdca/downloads/{OF_BOTH}/shared/{FILLS.name}"),
     ):
-        body = {} if method == "PUT" else None
+        body: dict[str, Any] | None = {} if method == "PUT" else None
         answer = await pdca.call(method, path, body, **BOTH)
         assert (answer.status, answer.json["message"][:8]) == (400, "account:"), path
         answer = await pdca.call(method, f"{path}?account=bob", body, **BOTH)
