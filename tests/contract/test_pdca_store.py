@@ -10,7 +10,7 @@ import pytest
 
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.bus import Place
-from switchyard.domain.errors import HistoryMismatch, IdempotencyConflict
+from switchyard.domain.errors import HistoryMismatch, IdempotencyConflict, InvalidField
 from switchyard.domain.pdca.requests import (
     ARTIFACT_BYTES_MAX,
     ATTEMPTS_MAX,
@@ -315,13 +315,19 @@ async def test_each_account_has_strategies_and_rechecks_of_its_own(store: PdcaSt
     assert await store.artifacts(both.request_id, "s", "equity.svg", anns, 9) == []
 
 
-async def test_a_name_of_several_accounts_is_rechecked_for_each_of_them(store: PdcaStore) -> None:
+async def test_a_name_of_several_accounts_is_rechecked_for_each_of_them(
+    store: PdcaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for account in ("bob", "ann", "eve"):
         await add_strategies(store, "s", account=account)
     tenants = frozenset(strategy_key("s", account).tenant for account in ("ann", "bob"))
     await store.create(a_recheck(), "key", "digest", ["s"], tenants)
     page = await store.items(a_recheck().request_id, 0, 9)
     assert page is not None and [item.key.account_id for item in page.items] == ["ann", "bob"]
+    monkeypatch.setattr("switchyard.adapters.pdca.requests.NAMED_ITEMS_MAX", 2)
+    with pytest.raises(InvalidField):
+        await store.create(a_recheck("01J8TPZ7YJ1E1X4C5N9ZP3M3ZZ"), "other", "digest", ["s"])
+    assert await store.request("01J8TPZ7YJ1E1X4C5N9ZP3M3ZZ") is None
 
 
 async def test_a_full_account_keeps_no_other_out_and_what_people_register_goes_first(

@@ -60,9 +60,9 @@ class RecheckRequests(Protocol):
         """Store the request with one item per strategy of the tenants, in one transaction; durable on return.
 
         A name that several tenants have makes one item for each of them. Without `strategy_ids`, the items are the
-        strategies that the request's filter selects now. An earlier request
-        with the same client, operation and key is returned instead if its digest is equal; otherwise raises
-        IdempotencyConflict. Raises UnknownStrategies.
+        strategies that the request's filter selects now. An earlier request with the same client, operation and key is
+        returned instead if its digest is equal; otherwise raises IdempotencyConflict. Raises UnknownStrategies;
+        InvalidField if the names stand for too many strategies.
         """
         ...
 

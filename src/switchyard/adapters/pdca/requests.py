@@ -7,7 +7,7 @@ import msgspec
 
 from switchyard.adapters.pdca.session import Engine, Row, Session, moment
 from switchyard.adapters.pdca.strategies import of_tenants, selected, selection, tenant_list
-from switchyard.domain.errors import IdempotencyConflict
+from switchyard.domain.errors import IdempotencyConflict, InvalidField
 from switchyard.domain.pdca.requests import (
     Artifact,
     ItemError,
@@ -20,6 +20,9 @@ from switchyard.domain.pdca.requests import (
 )
 from switchyard.domain.pdca.strategies import StrategyKey, Tenants
 from switchyard.ports.pdca import PAGE_MAX, Created, ItemPage, StoredRequest, UnknownStrategies
+
+# Items of a request that names its strategies: each is a statement of its own. A bulk request has no such bound.
+NAMED_ITEMS_MAX = 1_000
 
 _CREATE = """
 INSERT INTO pdca_requests
@@ -181,6 +184,10 @@ class SqlRequests:
         if unknown:
             raise UnknownStrategies(unknown)
         keys = [(tenant, strategy_id) for strategy_id, of_name in found.items() for tenant in of_name]
+        if len(keys) > NAMED_ITEMS_MAX:
+            raise InvalidField(
+                "strategies", f"{len(keys)} accounts have strategies of these names, at most {NAMED_ITEMS_MAX}"
+            )
         for number, key in enumerate(keys):
             await session.rows(_ADD_ITEM, request.request_id, number, number // request.batch_size, *key)
 
