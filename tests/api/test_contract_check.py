@@ -56,6 +56,7 @@ def test_the_contract_has_the_operations_of_the_gateway_and_the_back_office() ->
         ("POST", "/pdca/recheck_all"),
         ("GET", "/pdca/recheck/{request_id}"),
         ("PUT", "/pdca/strategies/{strategy_id}"),
+        ("DELETE", "/pdca/strategies/{strategy_id}"),
         ("GET", "/gui/strategies"),
         ("GET", "/gui/strategies/{strategy_id}"),
         ("GET", "/pdca/downloads/{request_id}/{strategy_id}/{name}"),

@@ -28,6 +28,7 @@ from tests.support.pdca import (
     a_recheck,
     add_strategies,
     pdca_token,
+    strategy_key,
     tell_story,
 )
 from tests.support.pdca_client import PdcaClient
@@ -50,6 +51,7 @@ ROUTES: list[tuple[str, str, dict[str, Any] | None, str, str]] = [
     ("POST", "/pdca/recheck", RECHECK, "pdca", "pdca:recheck"),
     ("POST", "/pdca/recheck_all", ALL, "pdca", "pdca:recheck_all"),
     ("PUT", f"/pdca/strategies/{STRATEGY}", BODY, "pdca", "pdca:strategies"),
+    ("DELETE", "/pdca/strategies/unused", None, "pdca", "pdca:strategies"),
     ("GET", f"/pdca/recheck/{REQUEST_ID}", None, "pdca pdca.gui", "pdca:read"),
     ("GET", "/gui/strategies", None, "pdca.gui", "pdca:read"),
     ("GET", f"/gui/strategies/{STRATEGY}", None, "pdca.gui", "pdca:read"),
@@ -177,7 +179,7 @@ async def test_the_largest_answer_is_below_a_megabyte(pdca: PdcaClient) -> None:
         thresholds={name: Threshold(degraded=number, unhealthy=number) for name in METRICS},
     )
     for one in range(100):
-        await pdca.store.put_strategy(f"{one:064}", body, NOW)
+        await pdca.store.put_strategy(strategy_key(f"{one:064}"), body, NOW)
     request = a_recheck(
         operation="pdca.recheck_all", request_id="01J8TPZ7YJ1E1X4C5N9ZP3M3ZZ", runner="airflow", batch_size=100,
         filter=Filter(tags_any=(f"{0:064}",)),
@@ -320,7 +322,7 @@ async def test_a_store_that_fails_is_answered_without_its_words(pdca: PdcaClient
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(pdca.store, "strategy", fail)
+            patch.setattr(pdca.store, "named", fail)
             answer = await pdca.call("GET", f"/gui/strategies/{STRATEGY}", check=status != 500)
         assert (answer.status, answer.json["error"]) == (status, code)
         assert not any(word in answer.body.decode() for word in ("secret", "internal:", "db.internal", "abc"))

@@ -90,7 +90,7 @@ async def test_404_409_and_5xx_have_one_form_and_fixed_words(pdca: PdcaClient, m
     answers.append(await pdca.recheck(reason="other"))
     pdca.gateway.engine.pdca.submit = down
     answers.append(await pdca.recheck())
-    monkeypatch.setattr(pdca.store, "strategy", broken)
+    monkeypatch.setattr(pdca.store, "named", broken)
     answers.append(await pdca.call("GET", f"/gui/strategies/{STRATEGY}", check=False))
     assert [answer.json for answer in answers] == [
         {"error": "NOT_FOUND", "message": "request not found"},
@@ -194,6 +194,7 @@ async def example_answers(pdca: PdcaClient) -> dict[str, Any]:
     await tell_story(pdca.store)
     download = f"/pdca/downloads/{REQUEST_ID}/{STRATEGY}/{FILLS.name}"
     show = "get /pdca/recheck/{request_id} 200"
+    await pdca.call("PUT", "/pdca/strategies/strat.retired.m1", {})
     return {
         "put /pdca/strategies/{strategy_id} 201 new": new.json,
         "post /pdca/recheck_all 202 accepted": queued.json,
@@ -206,6 +207,9 @@ async def example_answers(pdca: PdcaClient) -> dict[str, Any]:
             await pdca.call("PUT", f"/pdca/strategies/{STRATEGY}", BODY)
         ).json,
         "get /pdca/downloads/{request_id}/{strategy_id}/{name} 200 signed": (await pdca.call("GET", download)).json,
+        "delete /pdca/strategies/{strategy_id} 200 deleted": (
+            await pdca.call("DELETE", "/pdca/strategies/strat.retired.m1")
+        ).json,
     }
 
 

@@ -22,7 +22,7 @@ from switchyard.ports.runner import RunConflict
 from switchyard.settings.setting import Secret
 from switchyard.telemetry.metrics import Metrics
 from tests.support.airflow import DAG, PASSWORD, USER, FakeAirflow, fake_airflow
-from tests.support.pdca import NOW, a_recheck
+from tests.support.pdca import NOW, a_recheck, strategy_key
 from tests.support.ports import free_port
 
 REQUEST = "01J8TPZ7YJ1E1X4C5N9ZP3M3QA"
@@ -69,7 +69,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     store = await SqlPdcaStore.on_file(tmp_path / "pdca.db")
     async with fake_airflow() as airflow:
         site = Site(airflow, store)
-        await store.put_strategy("one", StrategyBody(), NOW)
+        await store.put_strategy(strategy_key("one"), StrategyBody(), NOW)
         await store.create(site.request, "key", "digest", ["one"])
         yield site
         await site.runner.close()

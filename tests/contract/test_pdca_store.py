@@ -10,7 +10,7 @@ import pytest
 
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.bus import Place
-from switchyard.domain.errors import HistoryMismatch, IdempotencyConflict
+from switchyard.domain.errors import HistoryMismatch, IdempotencyConflict, InvalidField
 from switchyard.domain.pdca.requests import (
     ARTIFACT_BYTES_MAX,
     ATTEMPTS_MAX,
@@ -29,9 +29,10 @@ from switchyard.ports.pdca import (
     PdcaUnavailable,
     SortField,
     StrategyQuery,
+    TooManyStrategies,
     UnknownStrategies,
 )
-from tests.support.pdca import NOW, a_recheck, add_strategies, fresh_pdca_store
+from tests.support.pdca import NOW, a_recheck, add_strategies, fresh_pdca_store, strategy_key
 
 LEASE = timedelta(seconds=30)
 HEALTHY = ItemResult(health="healthy", metrics={"sharpe": MetricValue(value=Decimal("1.25"))})
@@ -62,7 +63,7 @@ async def test_one_key_makes_one_request_however_many_ask_at_once(store: PdcaSto
     assert not (await store.create(other_client, "key", "another digest", ["a"])).replayed
     page = await store.items(created[0].request.request_id, 0, 100)
     assert page is not None
-    assert [item.strategy_id for item in page.items] == ["b", "a"]
+    assert [item.key.strategy_id for item in page.items] == ["b", "a"]
     assert page.stored.request == created[0].request
     assert page.stored.progress == Progress(total=2, queued=2, running=0, succeeded=0, failed=0)
 
@@ -99,7 +100,7 @@ async def test_only_the_last_claim_of_an_item_ends_it_and_only_once(store: PdcaS
     stored = await store.request(a_recheck().request_id)
     assert stored is not None
     assert (stored.progress.state, stored.finished_at) == ("succeeded", NOW + 3 * LEASE)
-    strategy = await store.strategy("a")
+    strategy = await store.strategy(strategy_key("a"))
     assert strategy is not None
     assert (strategy.health, strategy.last_checked_at, strategy.metrics) == (
         "healthy",
@@ -116,10 +117,10 @@ async def test_two_workers_at_once_share_the_items_without_overlap(store: PdcaSt
     claims = await asyncio.gather(
         *[store.claim_items(f"worker {number}", 10, now=NOW, lease=LEASE) for number in range(8)]
     )
-    claimed = [item.fence.strategy_id for claim in claims for item in claim]
+    claimed = [item.fence.key.strategy_id for claim in claims for item in claim]
     assert len(claimed) == len(set(claimed))
     rest = await store.claim_items("last", 100, now=NOW, lease=LEASE)
-    assert sorted(claimed + [item.fence.strategy_id for item in rest]) == names
+    assert sorted(claimed + [item.fence.key.strategy_id for item in rest]) == names
 
 
 async def test_a_filter_is_fixed_at_acceptance_and_its_batches_run_in_turn(store: PdcaStore) -> None:
@@ -134,7 +135,7 @@ async def test_a_filter_is_fixed_at_acceptance_and_its_batches_run_in_turn(store
     await add_strategies(store, "d9", tags=("daily",))
     seen: list[list[str]] = []
     while claimed := await store.claim_items("one", 10, now=NOW, lease=LEASE):
-        seen.append([item.fence.strategy_id for item in claimed])
+        seen.append([item.fence.key.strategy_id for item in claimed])
         first, *others = claimed
         await store.finish_item(first.fence, FAILED, NOW)
         if others:
@@ -166,7 +167,7 @@ async def test_a_dry_run_and_an_older_request_leave_the_health_as_it_is(store: P
     unhealthy = ItemResult(health="unhealthy")
     await store.finish_item(by_request[a_recheck().request_id], unhealthy, NOW + timedelta(minutes=4))
     await store.finish_item(by_request[dry.request_id], unhealthy, NOW + timedelta(minutes=5))
-    strategy = await store.strategy("a")
+    strategy = await store.strategy(strategy_key("a"))
     assert strategy is not None
     assert (strategy.health, strategy.last_request_id) == ("healthy", newer.request_id)
     assert strategy.last_checked_at == NOW + timedelta(minutes=3)
@@ -219,20 +220,19 @@ async def test_artifacts_come_back_as_they_were_and_go_with_their_request(store:
     page = await store.items(a_recheck().request_id, 0, 10)
     assert page is not None
     [shown] = page.items[0].artifacts
-    found = await store.artifact(a_recheck().request_id, "a", "equity.svg")
-    assert found is not None
+    [found] = await store.artifacts(a_recheck().request_id, "a", "equity.svg", None, 2)
     assert (found.artifact, found.content) == (shown, chart.content)
-    assert await store.artifact(a_recheck().request_id, "a", "fills.csv") is None
+    assert await store.artifacts(a_recheck().request_id, "a", "fills.csv", None, 2) == []
     assert await store.reap(NOW, 10) == 0
     assert await store.reap(NOW + LEASE, 10) == 1
-    assert await store.artifact(a_recheck().request_id, "a", "equity.svg") is None
+    assert await store.artifacts(a_recheck().request_id, "a", "equity.svg", None, 2) == []
     assert not (await store.create(a_recheck(), "key", "another digest", ["a"])).replayed
 
 
 async def test_pages_have_the_right_total_order_and_filters(store: PdcaStore) -> None:
     for number, strategy_id in enumerate(["b_1", "a%1", "ab1", "c1"]):  # `a%1` can come from no client
         body = StrategyBody(owner=["Ops", None, "Straße", "ops"][number], tags=("daily",) if number % 2 else ())
-        await store.put_strategy(strategy_id, body, NOW + timedelta(minutes=number))
+        await store.put_strategy(strategy_key(strategy_id), body, NOW + timedelta(minutes=number))
     await store.create(a_recheck(), "key", "digest", ["c1", "ab1"])
     for minute, (item, health) in enumerate(
         zip(await store.claim_items("one", 9, now=NOW, lease=LEASE), ("degraded", "healthy"), strict=True)
@@ -264,28 +264,138 @@ async def test_pages_have_the_right_total_order_and_filters(store: PdcaStore) ->
 
 
 async def test_what_people_decide_replaces_only_what_people_decided(store: PdcaStore) -> None:
-    first, is_new = await store.put_strategy("a", StrategyBody(owner="ops", tags=("daily", "x")), NOW)
+    first, is_new = await store.put_strategy(strategy_key("a"), StrategyBody(owner="ops", tags=("daily", "x")), NOW)
     assert is_new and first.health == "unknown"
     await store.create(a_recheck(), "key", "digest", ["a"])
     [claimed] = await store.claim_items("one", 1, now=NOW, lease=LEASE)
     await store.finish_item(claimed.fence, HEALTHY, NOW)
-    second, is_new = await store.put_strategy("a", StrategyBody(tags=("x", "y")), NOW + LEASE)
+    second, is_new = await store.put_strategy(strategy_key("a"), StrategyBody(tags=("x", "y")), NOW + LEASE)
     assert not is_new
     assert (second.owner, second.tags, second.health, second.created_at) == (None, ("x", "y"), "healthy", NOW)
-    assert second == await store.strategy("a")
+    assert second == await store.strategy(strategy_key("a"))
     assert (await store.strategies(StrategyQuery(filter=Filter(tags_any=("daily",))))).total == 0
+
+
+async def test_each_account_has_strategies_and_rechecks_of_its_own(store: PdcaStore) -> None:
+    await add_strategies(store, "s", "a", account="ann")
+    await add_strategies(store, "s", "b", account="bob", tags=("daily",))
+    anns, bobs = (frozenset({strategy_key("s", account).tenant}) for account in ("ann", "bob"))
+    assert [each.account_id for each in await store.named("s", None, 9)] == ["ann", "bob"]
+    assert [each.account_id for each in await store.named("s", bobs, 9)] == ["bob"]
+    assert await store.named("a", bobs, 9) == []
+    page = await store.strategies(StrategyQuery(tenants=anns))
+    assert ([each.strategy_id for each in page.strategies], page.total) == (["a", "s"], 2)
+    assert (await store.strategies(StrategyQuery(tenants=anns, filter=Filter(tags_any=("daily",))))).total == 0
+    with pytest.raises(UnknownStrategies) as raised:
+        await store.create(a_recheck(), "key", "digest", ["s", "b"], anns)
+    assert raised.value.strategy_ids == ("b",)
+
+    # One request over both accounts: each sees its own part of it.
+    both = a_recheck(operation="pdca.recheck_all", filter=Filter())
+    await store.create(both, "key", "digest", None)
+    claimed = {item.fence.key: item for item in await store.claim_items("w", 9, now=NOW, lease=LEASE)}
+    assert len(claimed) == 4
+    chart = NewArtifact(name="equity.svg", media_type="image/svg+xml", content=b"bob")
+    unhealthy = ItemResult(health="unhealthy")
+    await store.finish_item(claimed[strategy_key("s", "bob")].fence, unhealthy, NOW + LEASE, [chart])
+    await store.finish_item(claimed[strategy_key("b", "bob")].fence, HEALTHY, NOW + 2 * LEASE)
+    await store.finish_item(claimed[strategy_key("s", "ann")].fence, HEALTHY, NOW + 3 * LEASE)
+    healths = {each.account_id: each.health for each in await store.named("s", None, 9)}
+    assert healths == {"ann": "healthy", "bob": "unhealthy"}
+    of_bob, of_ann = [await store.items(both.request_id, 0, 9, tenants) for tenants in (bobs, anns)]
+    assert of_bob is not None and of_ann is not None
+    assert [item.key.strategy_id for item in of_bob.items] == ["b", "s"]
+    assert of_bob.stored.progress == Progress(total=2, queued=0, running=0, succeeded=2, failed=0)
+    assert (of_bob.stored.started_at, of_bob.stored.finished_at) == (NOW, NOW + 2 * LEASE)
+    assert (of_ann.stored.progress.state, of_ann.stored.finished_at) == ("running", None)
+    assert await store.items(both.request_id, 0, 9, frozenset({strategy_key("s", "eve").tenant})) is None
+    assert await store.items(both.request_id, 0, 9, frozenset()) is None
+    [found] = await store.artifacts(both.request_id, "s", "equity.svg", None, 9)
+    assert (found.tenant, found.content) == (strategy_key("s", "bob").tenant, b"bob")
+    assert await store.artifacts(both.request_id, "s", "equity.svg", anns, 9) == []
+
+
+async def test_a_name_of_several_accounts_is_rechecked_for_each_of_them(
+    store: PdcaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for account in ("bob", "ann", "eve"):
+        await add_strategies(store, "s", account=account)
+    tenants = frozenset(strategy_key("s", account).tenant for account in ("ann", "bob"))
+    await store.create(a_recheck(), "key", "digest", ["s"], tenants)
+    page = await store.items(a_recheck().request_id, 0, 9)
+    assert page is not None and [item.key.account_id for item in page.items] == ["ann", "bob"]
+    monkeypatch.setattr("switchyard.adapters.pdca.requests.NAMED_ITEMS_MAX", 2)
+    with pytest.raises(InvalidField):
+        await store.create(a_recheck("01J8TPZ7YJ1E1X4C5N9ZP3M3ZZ"), "other", "digest", ["s"])
+    assert await store.request("01J8TPZ7YJ1E1X4C5N9ZP3M3ZZ") is None
+
+
+async def test_a_full_account_keeps_no_other_out_and_what_people_register_goes_first(
+    store: PdcaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("switchyard.adapters.pdca.strategies.STRATEGIES_MAX", 3)
+    ordered = [strategy_key(name, "bob") for name in ("o1", "o2", "o3", "o4")]
+    registered = await store.register(Place(), Place(), [*ordered, strategy_key("o1", "ann")], NOW)
+    assert registered.left_out == (ordered[3],)
+    await store.put_strategy(strategy_key("p", "ann"), StrategyBody(), NOW)
+
+    async def of_bob() -> list[str]:
+        tenants = frozenset({strategy_key("o1", "bob").tenant})
+        return [each.strategy_id for each in (await store.strategies(StrategyQuery(tenants=tenants))).strategies]
+
+    # The oldest that no recheck has looked at makes room.
+    await store.create(a_recheck(), "key", "digest", ["o1"])
+    for item in await store.claim_items("w", 9, now=NOW, lease=LEASE):
+        await store.finish_item(item.fence, HEALTHY, NOW)
+    await store.put_strategy(strategy_key("p1", "bob"), StrategyBody(), NOW)
+    assert await of_bob() == ["o1", "o3", "p1"]
+    await store.put_strategy(ordered[0], StrategyBody(owner="ops"), NOW)  # an order named it first
+    await store.put_strategy(strategy_key("p2", "bob"), StrategyBody(), NOW)
+    assert await of_bob() == ["o1", "p1", "p2"]
+    with pytest.raises(TooManyStrategies):
+        await store.put_strategy(strategy_key("p3", "bob"), StrategyBody(), NOW)
+    assert await of_bob() == ["o1", "p1", "p2"]
+    assert (await store.register(Place(), Place(), [ordered[1]], NOW)).left_out == (ordered[1],)
+    assert await store.delete_strategy(strategy_key("p1", "bob"))
+    await store.put_strategy(strategy_key("p3", "bob"), StrategyBody(), NOW)
+    assert await of_bob() == ["o1", "p2", "p3"]
+
+
+async def test_a_deleted_strategy_is_gone_and_its_rechecks_end_without_it(store: PdcaStore) -> None:
+    await add_strategies(store, "running", "queued", tags=("daily",))
+    await add_strategies(store, "running", account="ann")
+    request = a_recheck(batch_size=1)
+    tenants = frozenset({strategy_key("running").tenant})
+    await store.create(request, "key", "digest", ["running", "queued"], tenants)
+    [claimed] = await store.claim_items("w", 9, now=NOW, lease=LEASE)
+    for strategy_id in ("running", "queued"):
+        assert await store.delete_strategy(strategy_key(strategy_id))
+        assert not await store.delete_strategy(strategy_key(strategy_id))
+    chart = NewArtifact(name="equity.svg", media_type="image/svg+xml", content=b"<svg/>")
+    await store.finish_item(claimed.fence, HEALTHY, NOW, [chart])
+    assert await store.claim_items("w", 9, now=NOW, lease=LEASE) == []
+    page = await store.items(request.request_id, 0, 9, tenants)
+    assert page is not None
+    assert [item.error.code if item.error else None for item in page.items] == [None, "STRATEGY_DELETED"]
+    assert (page.stored.progress.state, page.stored.finished_at) == ("partial", NOW)
+    assert len(await store.artifacts(request.request_id, "running", "equity.svg", tenants, 9)) == 1
+    assert (await store.strategies(StrategyQuery(tenants=tenants))).total == 0
+    [other] = await store.named("running", None, 9)
+    assert (other.account_id, other.health) == ("ann", "unknown")
+    again, is_new = await store.put_strategy(strategy_key("running"), StrategyBody(), NOW)
+    assert (is_new, again.health, again.tags) == (True, "unknown", ())
 
 
 async def test_strategies_of_orders_are_registered_with_the_place_that_was_read_to(store: PdcaStore) -> None:
     await add_strategies(store, "known", tags=("daily",))
     place = Place(1, 5, "5" * 64)
-    registered = await store.register(Place(), place, ["new", "known"], NOW)
-    assert (registered.new, registered.left_out) == (("new",), 0)
+    registered = await store.register(Place(), place, [strategy_key("new"), strategy_key("known")], NOW)
+    assert (registered.new, registered.left_out) == ((strategy_key("new"),), ())
     assert await store.place() == place
     with pytest.raises(HistoryMismatch):
-        await store.register(Place(), Place(1, 9, "9" * 64), ["newer"], NOW)
-    assert await store.strategy("newer") is None
-    known = await store.strategy("known")
+        await store.register(Place(), Place(1, 9, "9" * 64), [strategy_key("newer")], NOW)
+    assert await store.strategy(strategy_key("newer")) is None
+    known = await store.strategy(strategy_key("known"))
     assert known is not None and known.tags == ("daily",)
 
 
@@ -297,12 +407,12 @@ async def test_a_file_that_is_removed_or_replaced_takes_nothing_more(tmp_path: P
         await store.close()
     store = await SqlPdcaStore.on_file(path)
     try:
-        assert await store.strategy("pdca") is not None
+        assert await store.strategy(strategy_key("pdca")) is not None
         copy.rename(path)  # as somebody restores a copy under a running server
         with pytest.raises(PdcaUnavailable, match="restart"):
             await add_strategies(store, "lost")
         path.unlink()
         with pytest.raises(PdcaUnavailable, match="restart"):
-            await store.strategy("pdca")
+            await store.strategy(strategy_key("pdca"))
     finally:
         await store.close()

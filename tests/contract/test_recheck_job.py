@@ -27,7 +27,8 @@ from switchyard.domain.pdca.requests import (
     Tally,
     Window,
 )
-from switchyard.domain.pdca.strategies import StrategyBody, Threshold
+from switchyard.domain.pdca.strategies import StrategyBody, Threshold, tenant_of_client
+from switchyard.flow.kill.switch import KillRequest
 from switchyard.flow.pdca import worker as worker_module
 from switchyard.flow.pdca.worker import LEASE
 from switchyard.flow.wake import Wake
@@ -37,10 +38,11 @@ from switchyard.ports.strategy_fills import BooksState
 from tests.support.build import ACCOUNT, VENUE, an_accept
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
-from tests.support.pdca import a_recheck
+from tests.support.pdca import a_recheck, strategy_key
 from tests.support.recheck_site import ACCEPTED_AT, STRATEGY, RecheckSite, recheck_site
 from tests.support.strategies import CAPITAL, FIGURES, FILLS, WINDOW
 
+KEY = strategy_key(STRATEGY, ACCOUNT)
 FIRST = "01J8TPZ7YJ1E1X4C5N9ZP3M3QA"
 SECOND = "01J8TPZ7YJ1E1X4C5N9ZP3M3QB"
 THIRD = "01J8TPZ7YJ1E1X4C5N9ZP3M3QC"
@@ -55,7 +57,7 @@ async def site(database: Database, tmp_path: Path) -> AsyncIterator[RecheckSite]
 
 
 async def register(site: RecheckSite, thresholds: dict[MetricName, Threshold]) -> None:
-    await site.store.put_strategy(STRATEGY, StrategyBody(capital=CAPITAL, thresholds=thresholds), ACCEPTED_AT)
+    await site.store.put_strategy(KEY, StrategyBody(capital=CAPITAL, thresholds=thresholds), ACCEPTED_AT)
 
 
 def a_request(request_id: str = FIRST, *, dry_run: bool = False, **more: Any) -> RecheckRequest:
@@ -93,14 +95,13 @@ async def test_the_figures_of_the_books_are_those_worked_out_by_hand(site: Reche
     assert (result.metrics["fees"].unit, result.metrics["slippage"].unit) == ("USD", "bps")
     item = await item_of(site, FIRST)
     assert [artifact.name for artifact in item.artifacts] == ["metrics.json", "fills.csv", "equity.svg"]
-    stored = await site.store.artifact(FIRST, STRATEGY, "metrics.json")
-    assert stored is not None
+    [stored] = await site.store.artifacts(FIRST, STRATEGY, "metrics.json", None, 2)
     report = json.loads(stored.content, parse_float=Decimal)
     assert [str(day["net_pnl"]) for day in report["daily"]] == ["48", "-2", "-21", "0", "9"]
     assert (report["fills"], report["fills_listed"], report["orders"], report["net_pnl"]) == (5, 5, 7, 34)
     assert report["books_seq"] == (await site.database.journal.head(0)).seq - 1  # the kill came after it
-    table = await site.store.artifact(FIRST, STRATEGY, "fills.csv")
-    assert table is not None and table.content.count(b"\r\n") == 6
+    [table] = await site.store.artifacts(FIRST, STRATEGY, "fills.csv", None, 2)
+    assert table.content.count(b"\r\n") == 6
 
 
 async def test_an_unhealthy_strategy_is_made_reduce_only_once_and_a_person_can_undo_it(site: RecheckSite) -> None:
@@ -108,9 +109,9 @@ async def test_an_unhealthy_strategy_is_made_reduce_only_once_and_a_person_can_u
     assert (result.health, result.enforced) == ("unhealthy", "reduce_only")
     [kill] = await site.database.kills.active()
     assert (kill.strategy, kill.mode, kill.set_by) == (STRATEGY, "reduce_only", "pdca")
-    assert kill.account_id is None and "win_rate 0.5 is below 0.6" in kill.set_reason
+    assert kill.account_id == ACCOUNT and "win_rate 0.5 is below 0.6" in kill.set_reason
     assert (await site.database.journal.head(0)).seq == kill.seq  # journaled
-    strategy = await site.store.strategy(STRATEGY)
+    strategy = await site.store.strategy(KEY)
     assert strategy is not None and strategy.health == "unhealthy"
     assert any(kill.kill_id in reason for reason in strategy.health_reasons)
 
@@ -129,11 +130,64 @@ async def test_an_unhealthy_strategy_is_made_reduce_only_once_and_a_person_can_u
     assert await site.database.kills.active() == []
 
 
+async def test_orders_of_another_account_under_the_label_count_for_that_account_alone(site: RecheckSite) -> None:
+    other = AccountId("other")
+    await register(site, {"reject_rate": Threshold(unhealthy=Decimal("0.5"))})
+    theirs = strategy_key(STRATEGY, other)
+    await site.store.put_strategy(
+        theirs, StrategyBody(thresholds={"reject_rate": Threshold(unhealthy=Decimal("0.5"))}), ACCEPTED_AT
+    )
+    await site.reject(other, 20)
+    await ask(site, a_request())  # of both accounts
+    assert await site.worker().run_once() == 2
+    page = await site.store.items(FIRST, 0, 10)
+    assert page is not None
+    found = {item.key: item.result for item in page.items if item.result is not None}
+    assert (found[KEY].health, str(found[KEY].metrics["reject_rate"].value)) == ("healthy", FIGURES["reject_rate"])
+    assert (found[theirs].health, found[theirs].enforced) == ("unhealthy", "reduce_only")
+    [kill] = await site.database.kills.active()
+    assert (kill.account_id, kill.strategy) == (other, STRATEGY)
+    [fills] = await site.store.artifacts(FIRST, STRATEGY, "fills.csv", frozenset({theirs.tenant}), 2)
+    assert fills.content.count(b"\r\n") == 1  # the heading: the fills are the first account's
+
+
+async def test_a_kill_without_an_account_is_a_restriction_of_every_account(site: RecheckSite) -> None:
+    """As rechecks set them before strategies belonged to accounts."""
+    stored = await site.switch.set(KillRequest(strategy=STRATEGY, mode="reduce_only", by="pdca", reason="stored"))
+    result = await rechecked(site, a_request())
+    assert any(stored.kill_id in reason for reason in result.health_reasons)
+    assert await site.database.kills.active() == [stored]
+
+
+async def test_one_account_cannot_use_up_the_kills_of_others(
+    site: RecheckSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("switchyard.flow.pdca.enforce.RESTRICTIONS_MAX", 1)
+    other = KillRequest(account=ACCOUNT, strategy="another", mode="reduce_only", by="pdca", reason="unhealthy")
+    await site.switch.set(other)
+    result = await rechecked(site, a_request())
+    assert (result.health, result.enforced) == ("unhealthy", None)
+    assert len(await site.database.kills.active()) == 1
+
+
+async def test_a_strategy_that_was_deleted_or_has_no_account_is_not_restricted(site: RecheckSite) -> None:
+    strategy = await site.store.strategy(KEY)
+    assert strategy is not None
+    await site.store.delete_strategy(KEY)
+    checked = await site.worker()._recheck.check(a_request(), strategy, confirmed)
+    assert (checked.result.health, checked.result.enforced) == ("unhealthy", None)
+    # No orders count in what a client registered for itself, whatever their label.
+    of_client = msgspec.structs.replace(strategy, tenant=tenant_of_client("ops"))
+    empty = await site.worker()._recheck.check(a_request(), of_client, confirmed)
+    assert (empty.result.health, empty.result.metrics["reject_rate"].value) == ("unknown", None)
+    assert await site.database.kills.active() == []
+
+
 async def test_a_dry_run_and_a_small_sample_change_nothing(site: RecheckSite) -> None:
-    before = await site.store.strategy(STRATEGY)
+    before = await site.store.strategy(KEY)
     dry = await rechecked(site, a_request(dry_run=True))
     assert (dry.health, dry.enforced) == ("unhealthy", None)
-    assert await site.store.strategy(STRATEGY) == before
+    assert await site.store.strategy(KEY) == before
     assert await site.database.kills.active() == []
     small = await rechecked(site, a_request(SECOND, metrics=("fees",)), minimum=Minimum(2, 3))
     assert (small.health, small.enforced) == ("unknown", None)
@@ -149,8 +203,7 @@ async def test_what_people_take_back_or_enter_in_the_books_counts(site: RecheckS
     fee = ManualEntry(type="Fee", key="k-2", currency="USD", amount=Decimal(3), strategy=STRATEGY, **person)
     await site.ledger.enter(fee, at)
     result = await rechecked(site, a_request(dry_run=True))
-    stored = await site.store.artifact(FIRST, STRATEGY, "metrics.json")
-    assert stored is not None
+    [stored] = await site.store.artifacts(FIRST, STRATEGY, "metrics.json", None, 2)
     report = json.loads(stored.content, parse_float=Decimal)
     # Without the last fill the short position stays open; the fee is of the day on which it was entered.
     assert [day["net_pnl"] for day in report["daily"]] == [48, -2, -21, 0, -3]

@@ -62,12 +62,12 @@ async def test_a_bust_takes_a_fill_back_as_if_it_had_never_been_and_a_correction
     [holding] = await books.ledger.holdings(DEMO, "", "", 10)
     assert {holding.qty, holding.cost_basis, holding.realised_pnl} == {Decimal(0)}
     assert {row.amount for row in await books.ledger.balances(DEMO, "", 10)} == {0}
-    # The strategy's entries of all accounts, page by page.
+    # The strategy's entries, page by page.
     pages, after = [], None
-    while page := await books.ledger.strategy_entries("trend", after, 3):
+    while page := await books.ledger.strategy_entries(DEMO, "trend", after, 3):
         pages += page
         last = parse_entry(page[-1].text)
-        after = EntryKey(last.at, last.account_id, last.number)
+        after = EntryKey(last.at, last.number)
     assert [row.number for row in pages] == [entry.number for entry in entries]
 
 

@@ -23,7 +23,7 @@ from switchyard.flow.pdca.embedded import EmbeddedRunner
 from switchyard.flow.wake import Wake
 from switchyard.ports.runner import Run, Runner, RunState
 from tests.support.airflow import DAG, PASSWORD, USER, fake_airflow
-from tests.support.pdca import a_recheck
+from tests.support.pdca import a_recheck, strategy_key
 from tests.support.polling import until
 from tests.support.recheck_site import ACCEPTED_AT, STRATEGY, recheck_site
 
@@ -74,7 +74,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     async with AsyncExitStack() as stack:
         rechecks = await stack.enter_async_context(recheck_site(MemoryDatabase(ManualClock()), tmp_path))
         await rechecks.trade()
-        await rechecks.store.put_strategy(STRATEGY, StrategyBody(), ACCEPTED_AT)
+        await rechecks.store.put_strategy(strategy_key(STRATEGY), StrategyBody(), ACCEPTED_AT)
         worker = rechecks.worker()
         if request.param == "embedded":
             wake = Wake()

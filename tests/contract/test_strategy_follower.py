@@ -1,6 +1,7 @@
 """The registry follows the journal: each strategy of an accepted order is registered once, wherever it was stopped."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,13 +12,14 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.do_order import as_order, do_order_request
 from switchyard.domain.errors import InvalidField
+from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
-from switchyard.flow.registry.follower import EVENTS_MAX, StrategyFollower
+from switchyard.flow.registry.follower import EVENTS_MAX, KNOWN_SECONDS, StrategyFollower
 from switchyard.ports.pdca import PdcaStore, StrategyQuery
 from switchyard.settings import load_settings
-from tests.support.build import an_accept
+from tests.support.build import ACCOUNT, an_accept
 from tests.support.journal_checks import commit
-from tests.support.pdca import NOW, add_strategies
+from tests.support.pdca import NOW, add_strategies, strategy_key
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ async def registered(store: PdcaStore) -> list[str]:
 async def test_strategies_of_orders_are_registered_once_by_any_number_of_followers(store: PdcaStore) -> None:
     journal = MemoryDatabase(ManualClock()).journal
     followers = [StrategyFollower(journal, store, clock=ManualClock()) for _ in range(2)]
-    await add_strategies(store, "known", tags=("daily",))
+    await add_strategies(store, "known", tags=("daily",), account=ACCOUNT)
     await commit(journal, an_accept(strategy="carry"), an_accept(), an_accept(strategy="known"))
     await commit(journal, an_accept(client_order_id='"strategy":"forged"', tags=('{"strategy":"forged"}',)))
     for follower in followers:
@@ -45,8 +47,27 @@ async def test_strategies_of_orders_are_registered_once_by_any_number_of_followe
     for follower in followers:
         await follower.run_once()
     assert await registered(store) == ["carry", "known", "later"]
-    known = await store.strategy("known")
+    known = await store.strategy(strategy_key("known", ACCOUNT))
     assert known is not None and known.tags == ("daily",)
+
+
+async def test_an_order_registers_a_strategy_for_its_own_account_alone(store: PdcaStore) -> None:
+    journal = MemoryDatabase(ManualClock()).journal
+    clock = ManualClock()
+    follower = StrategyFollower(journal, store, clock=clock)
+    await add_strategies(store, "carry", tags=("daily",), account="ann")
+    await commit(journal, an_accept(strategy="carry", account=AccountId("bob")))
+    await follower.run_once()
+    assert [(each.account_id, each.tags, each.registered) for each in await store.named("carry", None, 9)] == [
+        ("ann", ("daily",), True),
+        ("bob", (), False),
+    ]
+    # Once it was deleted, a later order registers it again.
+    assert await store.delete_strategy(strategy_key("carry", "bob"))
+    clock.advance(timedelta(seconds=KNOWN_SECONDS))
+    await commit(journal, an_accept(strategy="carry", account=AccountId("bob")))
+    await follower.run_once()
+    assert [each.account_id for each in await store.named("carry", None, 9)] == ["ann", "bob"]
 
 
 async def test_a_journal_of_another_history_is_read_from_the_beginning(store: PdcaStore) -> None:
@@ -69,8 +90,9 @@ async def test_a_full_registry_takes_no_more_and_its_reader_goes_on(
     monkeypatch.setattr("switchyard.adapters.pdca.strategies.STRATEGIES_MAX", 2)
     journal = MemoryDatabase(ManualClock()).journal
     await commit(journal, *(an_accept(strategy=name) for name in ("a", "b", "c")))
-    result = await store.register(await store.place(), await store.place(), ["a", "b", "c"], NOW)
-    assert (result.new, result.left_out) == (("a", "b"), 1)
+    keys = [strategy_key(name) for name in ("a", "b", "c")]
+    result = await store.register(await store.place(), await store.place(), keys, NOW)
+    assert (result.new, result.left_out) == (tuple(keys[:2]), (keys[2],))
     await StrategyFollower(journal, store, clock=ManualClock()).run_once()
     assert (await store.place()).seq == (await journal.head(0)).seq
 

@@ -15,6 +15,7 @@ from switchyard.domain.pdca.strategies import StrategyBody
 from switchyard.ports.pdca import PAGE_MAX, PdcaStore, StoredRequest, StrategyQuery
 from tests.support.books import KEEPS_BOOKS
 from tests.support.cluster import Cluster
+from tests.support.pdca import strategy_key
 from tests.support.polling import until
 from tests.support.process import Process, run_command
 
@@ -61,7 +62,7 @@ async def test_each_of_200_strategies_is_rechecked_once_across_a_kill(
     store = await opened(process, engine_settings)
     try:
         for number in range(STRATEGIES):
-            await store.put_strategy(f"s{number:03}", StrategyBody(tags=("daily",)), SystemClock().now())
+            await store.put_strategy(strategy_key(f"s{number:03}"), StrategyBody(tags=("daily",)), SystemClock().now())
         token = run_command("token", "--aud", "pdca", "--scope", "pdca:recheck_all", **process.settings)
         headers = {"Authorization": f"Bearer {token.stdout.strip()}", "Idempotency-Key": "bulk-1"}
         async with session.post(f"{process.url}/pdca/recheck_all", json=BODY, headers=headers) as response:
@@ -74,7 +75,7 @@ async def test_each_of_200_strategies_is_rechecked_once_across_a_kill(
         await until(is_under_way)
         process.kill()
         before = await stored(store, request_id)
-        ended = {item.strategy_id: item for item in await all_items(store, request_id) if item.finished_at}
+        ended = {item.key.strategy_id: item for item in await all_items(store, request_id) if item.finished_at}
         assert KILL_AT <= before.progress.succeeded == len(ended) < STRATEGIES
         assert before.progress.state == "running" and before.finished_at is None
 
@@ -95,7 +96,9 @@ async def test_each_of_200_strategies_is_rechecked_once_across_a_kill(
         after = await stored(store, request_id)
         assert (after.progress.succeeded, after.progress.state) == (STRATEGIES, "succeeded")
         items = await all_items(store, request_id)
-        assert {item.strategy_id: item for item in items if item.strategy_id in ended} == ended  # not touched again
+        assert {
+            item.key.strategy_id: item for item in items if item.key.strategy_id in ended
+        } == ended  # not touched again
         repeated = [item for item in items if item.attempts > 1]
         assert len(repeated) <= 1  # at most the one that the killed process had begun
         lines = Counter(re.findall(r"strategy_rechecked .*strategy=(\S+)", process.log))

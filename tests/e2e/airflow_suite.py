@@ -27,6 +27,7 @@ from tests.contract.test_runners import (
 from tests.support.airflow import DAG, PASSWORD, USER
 from tests.support.books import KEEPS_BOOKS
 from tests.support.cluster import Cluster
+from tests.support.pdca import strategy_key
 from tests.support.polling import until
 from tests.support.process import Process, run_command
 from tests.support.real_airflow import RealAirflow
@@ -83,7 +84,7 @@ async def office(airflow: RealAirflow, cluster: Cluster) -> Process:
 @pytest.fixture
 async def site(airflow: RealAirflow, office: Process) -> AsyncIterator[Site]:
     store = await SqlPdcaStore.on_file(Path(office.settings["SWITCHYARD_DATA_DIR"]) / "pdca.db")
-    await store.put_strategy(STRATEGY, StrategyBody(tags=("daily",)), SystemClock().now())
+    await store.put_strategy(strategy_key(STRATEGY), StrategyBody(tags=("daily",)), SystemClock().now())
     runner = AirflowRunner(AirflowClient(airflow.url, USER, PASSWORD, Metrics().rechecks), DAG)
     yield Site(runner, store, SystemClock().now())
     await runner.close()

@@ -19,7 +19,7 @@ from tests.support.cluster import Cluster
 from tests.support.figures import scrape
 from tests.support.kafka import start_kafka
 from tests.support.orders import until_all_final
-from tests.support.pdca import a_recheck
+from tests.support.pdca import a_recheck, strategy_key
 from tests.support.polling import until
 from tests.support.process import run_command
 
@@ -123,7 +123,7 @@ async def test_on_sqlite_the_command_works_through_the_server_and_without_one(cl
         return page.items[0]
 
     try:
-        await store.put_strategy(STRATEGY, StrategyBody(), SystemClock().now())
+        await store.put_strategy(strategy_key(STRATEGY), StrategyBody(), SystemClock().now())
         by_server = await carried_out("01J8TPZ7YJ1E1X4C5N9ZP3M3Q1")
         assert by_server.result is not None and by_server.attempts == 1
         assert "strategy_rechecked" in process.log  # in the server, which holds the files

@@ -97,6 +97,7 @@ STRUCTURE = _object(
                     "post": OPERATION,
                     "patch": OPERATION,
                     "put": OPERATION,
+                    "delete": OPERATION,
                 },
             ),
             "^/",

@@ -16,6 +16,7 @@ from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap import Engine
+from switchyard.domain.ids import AccountId
 from switchyard.domain.pdca.requests import (
     Filter,
     ItemError,
@@ -26,7 +27,13 @@ from switchyard.domain.pdca.requests import (
     RunnerName,
     Window,
 )
-from switchyard.domain.pdca.strategies import MetricValue, StrategyBody, checked_strategy
+from switchyard.domain.pdca.strategies import (
+    MetricValue,
+    StrategyBody,
+    StrategyKey,
+    checked_strategy,
+    tenant_of_account,
+)
 from switchyard.entrypoints.http.transport.rs256 import issue_pdca_token
 from switchyard.ports.pdca import NewArtifact, PdcaStore
 from tests.support.contract import decoded
@@ -80,10 +87,21 @@ def a_recheck(
     )
 
 
-async def add_strategies(store: PdcaStore, *strategy_ids: str, tags: tuple[str, ...] = ()) -> None:
+# The account of the strategies, and of the tokens, unless a test says otherwise.
+PDCA_ACCOUNT = "demo"
+
+
+def strategy_key(strategy_id: str, account: str = PDCA_ACCOUNT) -> StrategyKey:
+    """The key of an account's strategy."""
+    return StrategyKey(tenant_of_account(AccountId(account)), strategy_id)
+
+
+async def add_strategies(
+    store: PdcaStore, *strategy_ids: str, tags: tuple[str, ...] = (), account: str = PDCA_ACCOUNT
+) -> None:
     """Register strategies with these tags."""
     for strategy_id in strategy_ids:
-        await store.put_strategy(strategy_id, StrategyBody(tags=tags), NOW)
+        await store.put_strategy(strategy_key(strategy_id, account), StrategyBody(tags=tags), NOW)
 
 
 ALL_SCOPES = ("pdca:read", "pdca:recheck", "pdca:recheck_all", "pdca:download", "pdca:strategies")
@@ -124,9 +142,16 @@ def pdca_token(
     scopes: Sequence[str] = ALL_SCOPES,
     audiences: Sequence[str] = BOTH_AUDIENCES,
     client: str = "ops",
+    accounts: Sequence[str] | None = (PDCA_ACCOUNT,),
 ) -> str:
     """A token that a gateway with keys of its own accepts."""
-    return local_token(engine.settings.data_dir, scopes=tuple(scopes), audiences=tuple(audiences), client=client)
+    return local_token(
+        engine.settings.data_dir,
+        scopes=tuple(scopes),
+        audiences=tuple(audiences),
+        client=client,
+        accounts=accounts if accounts is None or isinstance(accounts, str) else tuple(accounts),
+    )
 
 
 @cache  # reading a private key takes 50 ms
@@ -136,6 +161,7 @@ def local_token(
     scopes: Sequence[str] = ALL_SCOPES,
     audiences: Sequence[str] = BOTH_AUDIENCES,
     client: str = "ops",
+    accounts: Sequence[str] | None = (PDCA_ACCOUNT,),
 ) -> str:
     """The same, for a gateway in another process."""
     return issue_pdca_token(
@@ -146,6 +172,7 @@ def local_token(
         issuer="noctria.auth",
         audiences=audiences,
         scopes=scopes,
+        accounts=accounts,
     )
 
 
@@ -154,7 +181,7 @@ async def tell_story(store: PdcaStore, request_id: str = REQUEST_ID) -> None:
 
     Of the runner `airflow`: no worker of a process under test takes it.
     """
-    await store.put_strategy(STRATEGY, checked_strategy(decoded(json.dumps(BODY))), NOW)
+    await store.put_strategy(strategy_key(STRATEGY), checked_strategy(decoded(json.dumps(BODY))), NOW)
     await add_strategies(store, "carry")
     request = msgspec.structs.replace(
         a_recheck(request_id, runner="airflow", batch_size=100),

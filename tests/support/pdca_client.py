@@ -1,10 +1,11 @@
 """A client of the PDCA API of a gateway under test; every answer is checked against the contract."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from switchyard.ports.pdca import PdcaStore
 from tests.support.gateway import CheckedResponse, RunningGateway
-from tests.support.pdca import ALL_SCOPES, BOTH_AUDIENCES, RECHECK, pdca_token
+from tests.support.pdca import ALL_SCOPES, BOTH_AUDIENCES, PDCA_ACCOUNT, RECHECK, pdca_token
 
 
 class PdcaClient:
@@ -30,13 +31,16 @@ class PdcaClient:
         scopes: tuple[str, ...] = ALL_SCOPES,
         audiences: tuple[str, ...] = BOTH_AUDIENCES,
         client: str = "ops",
+        accounts: Sequence[str] | None = (PDCA_ACCOUNT,),
         token: str | None = None,
         headers: dict[str, str] | None = None,
         check: bool = True,
     ) -> CheckedResponse:
         sent = dict(headers or {})
         if token is None:
-            token = pdca_token(self.gateway.engine, scopes=scopes, audiences=audiences, client=client)
+            token = pdca_token(
+                self.gateway.engine, scopes=scopes, audiences=audiences, client=client, accounts=accounts
+            )
         if token:
             sent.setdefault("Authorization", f"Bearer {token}")
         if key is not None:

@@ -14,7 +14,7 @@ from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.changes import Change, Committed, Outcome
 from switchyard.domain.decisions import accept, apply_report, begin_attempt, record_doubt
 from switchyard.domain.facts import Quote
-from switchyard.domain.ids import KillId, venue_client_order_id
+from switchyard.domain.ids import AccountId, KillId, OrderId, venue_client_order_id
 from switchyard.domain.kills import Kill
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.outbox import OrderState
@@ -83,8 +83,8 @@ class RecheckSite:
             self.store, recheck, name=name, clock=self.clock, metrics=self.metrics.rechecks, parallel=parallel
         )
 
-    async def _restrict(self, strategy: str, reason: str, kill_id: KillId) -> Kill:
-        request = KillRequest(strategy=strategy, mode="reduce_only", by="pdca", reason=reason)
+    async def _restrict(self, account: AccountId, strategy: str, reason: str, kill_id: KillId) -> Kill:
+        request = KillRequest(account=account, strategy=strategy, mode="reduce_only", by="pdca", reason=reason)
         return await self.switch.set(request, new_id=kill_id)
 
     async def trade(self, strategy: str = STRATEGY) -> None:
@@ -107,7 +107,21 @@ class RecheckSite:
         while await self.consumer.run_once():
             pass
 
-    async def _place(self, order: StrategyOrder, fill: Fill | None, strategy: str, at: datetime) -> OrderState:
+    async def reject(self, account: AccountId, count: int) -> None:
+        """Write rejected orders of the account under the strategy's label, and book them."""
+        order = StrategyOrder(order_id=OrderId("rejected"), accepted_at=WINDOW.end, rejected=True)
+        for _ in range(count):
+            await self._place(order, None, STRATEGY, WINDOW.end - timedelta(hours=1), account)
+        await self.book()
+
+    async def _place(
+        self,
+        order: StrategyOrder,
+        fill: Fill | None,
+        strategy: str,
+        at: datetime,
+        account: AccountId = ACCOUNT,
+    ) -> OrderState:
         order_id = an_order_id(at)
         violation = None
         if order.rejected:
@@ -122,10 +136,10 @@ class RecheckSite:
                 time_in_force="GTC",
                 strategy=strategy,
             ),
-            account=ACCOUNT,
+            account=account,
             order_id=order_id,
             venue=VENUE,
-            venue_client_order_id=venue_client_order_id("test", ACCOUNT, "orders", None, 0, order_id),
+            venue_client_order_id=venue_client_order_id("test", account, "orders", None, 0, order_id),
             key=None,
             quote=order.quote if isinstance(order.quote, Quote) else None,
             now=at,

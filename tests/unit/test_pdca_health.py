@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from switchyard.domain.ids import AccountId
 from switchyard.domain.pdca.metric_names import MetricName
 from switchyard.domain.pdca.metrics.chart import equity_chart
 from switchyard.domain.pdca.metrics.health import Minimum, judge
@@ -96,7 +97,9 @@ class _Entries:
     def __init__(self, *entries: dict[str, object]) -> None:
         self._rows = [StoredEntry(number, json.dumps(entry), "") for number, entry in enumerate(entries, 1)]
 
-    async def strategy_entries(self, _strategy: str, after: EntryKey | None, _limit: int) -> list[StoredEntry]:
+    async def strategy_entries(
+        self, _account: AccountId, _strategy: str, after: EntryKey | None, _limit: int
+    ) -> list[StoredEntry]:
         start = 0 if after is None else after.number
         return self._rows[start : start + 2]
 
@@ -128,5 +131,5 @@ async def test_a_reversed_fill_counts_as_if_it_had_never_been() -> None:
         entry(4, "Fill", price=7),
         entry(5, "Reversal", reverses="e3", reasonCode="BUST"),
     )
-    pages = [page async for page in LedgerFills(cast(Any, ledger), cast(Any, None)).pages("s")]
+    pages = [page async for page in LedgerFills(cast(Any, ledger), cast(Any, None)).pages(AccountId("a"), "s")]
     assert [entry.entry_id for page in pages for entry in page] == ["e2", "e4"]

@@ -102,6 +102,28 @@ async def test_an_issued_token_grants_its_client_its_scopes_until_it_expires() -
     assert raised.value.reason == "TOKEN_EXPIRED"
 
 
+@pytest.mark.parametrize(
+    ("named", "tenants"),
+    [
+        ({}, {"client:ops"}),
+        ({"accounts": ["ann"]}, {"account:ann"}),
+        ({"accounts": ["ann", "bob", "ann"]}, {"account:ann", "account:bob"}),
+        ({"accounts": ["*"]}, {"account:*"}),  # an account of that name, and not all
+        ({"accounts": "*"}, None),
+    ],
+)
+async def test_the_accounts_of_a_token_decide_what_exists_for_it(named: Any, tenants: set[str] | None) -> None:
+    grant = await verifier().grant(b"Bearer " + signed(body=claims(**named)), {"pdca"})
+    assert grant.tenants == (None if tenants is None else frozenset(tenants))
+
+
+@pytest.mark.parametrize(
+    "accounts", [None, [], "", "ann", "**", ["ann", ""], ["a b"], ["-"], [5], [["ann"]], {"ann": 1}, 5, True, "* "]
+)
+async def test_malformed_accounts_are_rejected_and_do_not_fall_back_to_the_client(accounts: object) -> None:
+    assert await reason_of(signed(body=claims(accounts=accounts))) == "TOKEN_INVALID"
+
+
 PUBLIC_FORMS = [
     lambda key: key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
     lambda key: key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).strip(),

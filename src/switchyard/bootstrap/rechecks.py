@@ -12,7 +12,7 @@ from switchyard.bootstrap.databases import Database, kill_switch_of, started_clo
 from switchyard.bootstrap.pdca import PdcaOffice, open_pdca_store
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import Unavailable
-from switchyard.domain.ids import KillId
+from switchyard.domain.ids import AccountId, KillId
 from switchyard.domain.kills import Kill
 from switchyard.domain.pdca.metrics.health import Minimum
 from switchyard.domain.pdca.requests import RecheckRequest
@@ -53,8 +53,8 @@ def recheck_worker(
     """A worker of rechecks on these books."""
     chosen = settings.rechecks
 
-    async def restrict(strategy: str, reason: str, kill_id: KillId) -> Kill:
-        request = KillRequest(strategy=strategy, mode="reduce_only", by=SET_BY, reason=reason)
+    async def restrict(account: AccountId, strategy: str, reason: str, kill_id: KillId) -> Kill:
+        request = KillRequest(account=account, strategy=strategy, mode="reduce_only", by=SET_BY, reason=reason)
         return await kill_switch.set(request, new_id=kill_id)
 
     recheck = Recheck(

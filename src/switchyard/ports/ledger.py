@@ -97,10 +97,9 @@ class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntryKey(msgspec.Struct, frozen=True):
-    """The place of an entry among those of all accounts: by time, account and number."""
+    """The place of an entry among those of its account: by time and number."""
 
     at: datetime
-    account_id: AccountId
     number: int
 
 
@@ -148,11 +147,10 @@ class Ledger(Protocol):
         """Return entries in order of their numbers, at most ENTRIES_MAX."""
         ...
 
-    async def strategy_entries(self, strategy: str, after: EntryKey | None, limit: int) -> list[StoredEntry]:
-        """Return the next entries of a strategy over all accounts, by time, account and number.
-
-        An account that is behind may still get entries of an earlier time.
-        """
+    async def strategy_entries(
+        self, account: AccountId, strategy: str, after: EntryKey | None, limit: int
+    ) -> list[StoredEntry]:
+        """Return the next entries of an account's strategy, by time and number."""
         ...
 
     async def holdings(

@@ -8,7 +8,7 @@ import msgspec
 
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.pdca.requests import Artifact, Fence, ItemError, ItemResult, RecheckRequest, RunnerName, Tally
-from switchyard.domain.pdca.strategies import Strategy
+from switchyard.domain.pdca.strategies import Strategy, Tenant, Tenants
 
 
 class LostFence(SwitchyardError):
@@ -38,6 +38,7 @@ class NewArtifact(msgspec.Struct, frozen=True, kw_only=True):
 class StoredArtifact(msgspec.Struct, frozen=True, kw_only=True):
     """A file with its content."""
 
+    tenant: Tenant
     artifact: Artifact
     content: bytes
 
@@ -59,7 +60,7 @@ class RecheckQueue(Protocol):
 
         With `request_id`, of that request alone, whatever its runner is. The next batch of a request begins when all
         items of the one before have ended. An item that was claimed ATTEMPTS_MAX times without a result ends as failed
-        instead.
+        instead, and so does one whose strategy was deleted.
         """
         ...
 
@@ -80,8 +81,8 @@ class RecheckQueue(Protocol):
         """End the item with its result or its error, and store its artifacts, in one transaction; durable on return.
 
         A result of a request that is no dry run also becomes the health and the metrics of the strategy, unless the
-        strategy has those of a request that was accepted later. Raises LostFence; ValueError over a bound of
-        domain/pdca/requests.py.
+        strategy has those of a request that was accepted later, or was deleted. Raises LostFence; ValueError over a
+        bound of domain/pdca/requests.py.
         """
         ...
 
@@ -93,6 +94,8 @@ class RecheckQueue(Protocol):
         """Return how many items have ever ended; it counts in the transaction that ends an item."""
         ...
 
-    async def artifact(self, request_id: str, strategy_id: str, name: str) -> StoredArtifact | None:
-        """Return an artifact; none if there is no such."""
+    async def artifacts(
+        self, request_id: str, strategy_id: str, name: str, tenants: Tenants, limit: int
+    ) -> list[StoredArtifact]:
+        """Return the artifacts of this name that the tenants have in the request, by tenant."""
         ...

@@ -8,11 +8,12 @@ import msgspec
 
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.pdca.requests import Progress, RecheckItem, RecheckRequest, RunnerInfo, RunnerName
+from switchyard.domain.pdca.strategies import Tenants
 from switchyard.ports.strategy_registry import PAGE_MAX
 
 
 class UnknownStrategies(SwitchyardError):
-    """A request names strategies that are not in the registry; nothing was written."""
+    """A request names strategies that its tenants do not have; nothing was written."""
 
     def __init__(self, strategy_ids: Sequence[str]) -> None:
         super().__init__(f"not registered: {', '.join(strategy_ids)}")
@@ -49,13 +50,19 @@ class RecheckRequests(Protocol):
     """The requests."""
 
     async def create(
-        self, request: RecheckRequest, key: str, digest: str, strategy_ids: Sequence[str] | None
+        self,
+        request: RecheckRequest,
+        key: str,
+        digest: str,
+        strategy_ids: Sequence[str] | None,
+        tenants: Tenants = None,
     ) -> Created:
-        """Store the request with one item per strategy, in one transaction; durable on return.
+        """Store the request with one item per strategy of the tenants, in one transaction; durable on return.
 
-        Without `strategy_ids`, the items are the strategies that the request's filter selects now. An earlier request
-        with the same client, operation and key is returned instead if its digest is equal; otherwise raises
-        IdempotencyConflict. Raises UnknownStrategies.
+        A name that several tenants have makes one item for each of them. Without `strategy_ids`, the items are the
+        strategies that the request's filter selects now. An earlier request with the same client, operation and key is
+        returned instead if its digest is equal; otherwise raises IdempotencyConflict. Raises UnknownStrategies;
+        InvalidField if the names stand for too many strategies.
         """
         ...
 
@@ -63,8 +70,11 @@ class RecheckRequests(Protocol):
         """Return the request; none if there is no such."""
         ...
 
-    async def items(self, request_id: str, offset: int, limit: int) -> ItemPage | None:
-        """Return a page of its items, at most PAGE_MAX, with the names of their artifacts."""
+    async def items(self, request_id: str, offset: int, limit: int, tenants: Tenants = None) -> ItemPage | None:
+        """Return a page of its items, at most PAGE_MAX, with the names of their artifacts.
+
+        Items of other tenants are left out, of the page, the progress and the times; None if all are.
+        """
         ...
 
     async def unfinished(

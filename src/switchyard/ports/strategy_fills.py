@@ -1,4 +1,4 @@
-"""The strategy fill port: what the books have of one strategy, and how far they are. Reads only."""
+"""The strategy fill port: what the books have of one strategy of an account, and how far they are. Reads only."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
@@ -20,7 +20,7 @@ class BooksState(msgspec.Struct, frozen=True):
 
 
 class StrategyFills(Protocol):
-    """The ledger's entries by strategy, over all accounts."""
+    """The ledger's entries by account and strategy."""
 
     async def problem(self) -> str | None:
         """Return why there are no books to read; none where there are."""
@@ -30,9 +30,9 @@ class StrategyFills(Protocol):
         """Return how far the books are with an account; in an epoch that they have adopted, where they follow it."""
         ...
 
-    def pages(self, strategy: str) -> AsyncIterator[list[LedgerEntry]]:
+    def pages(self, account: AccountId, strategy: str) -> AsyncIterator[list[LedgerEntry]]:
         """Return all entries of the strategy that move units or money, in the order of their times, in bounded pages.
 
-        Entries with the same time come in the order of their numbers, those of one account together.
+        Entries with the same time come in the order of their numbers.
         """
         ...

@@ -1,25 +1,22 @@
-"""The strategy order port: the orders of one strategy over all accounts, as a recheck looks at them. Reads only."""
+"""The strategy order port: the orders of one strategy of an account, as a recheck looks at them. Reads only."""
 
 from typing import Protocol
 
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
 
-# Bound the memory of one read.
+# Bounds the memory of one read.
 ORDERS_MAX = 500
-ACCOUNTS_MAX = 1_000
 
 
 class StrategyOrders(Protocol):
     """The journal's orders by strategy."""
 
-    async def page(self, strategy: str, window: Window, after: OrderId | None, limit: int) -> list[StrategyOrder]:
+    async def page(
+        self, account: AccountId, strategy: str, window: Window, after: OrderId | None, limit: int
+    ) -> list[StrategyOrder]:
         """Return the orders that arrived in the window, accepted or rejected, by id, after this one.
 
         At most ORDERS_MAX, each with its doubt and its arrival quote as they are now.
         """
-        ...
-
-    async def accounts(self, strategy: str, after: AccountId, limit: int) -> list[AccountId]:
-        """Return the accounts that ever had an order of the strategy, by id, after this one; at most ACCOUNTS_MAX."""
         ...

@@ -38,7 +38,7 @@ PDCA_API_SETTINGS: tuple[Setting, ...] = (
     Setting("PDCA_READ_RATE_PER_MIN", "read_rate", "600", parse.whole(1, 1_000_000),
             "PDCA API: reads per minute and client, the `sub` of the token. Further ones get 429."),
     Setting("PDCA_RECHECK_RATE_PER_MIN", "recheck_rate", "120", parse.whole(1, 1_000_000),
-            "The same for `POST /pdca/recheck` and `PUT /pdca/strategies/{id}`."),
+            "The same for `POST /pdca/recheck`, and `PUT` and `DELETE /pdca/strategies/{id}`."),
     Setting("PDCA_RECHECK_ALL_RATE_PER_MIN", "recheck_all_rate", "10", parse.whole(1, 1_000_000),
             "The same for `POST /pdca/recheck_all`."),
     Setting("PDCA_DOWNLOAD_TTL_SEC", "download_ttl", "300", parse.seconds(1, 86_400),

@@ -27,8 +27,8 @@ RECHECK_SETTINGS: tuple[Setting, ...] = (
     Setting("PDCA_PARALLELISM", "parallelism", "2", parse.whole(1, 32),
             "Strategies that one process rechecks at the same time."),
     Setting("PDCA_ENFORCE", "enforce", "none", parse.choice("none", "reduce_only"),
-            "What follows for an unhealthy strategy: `none`, or `reduce_only`, a kill of that mode in the name `pdca`, "
-            "which a person clears."),
+            "What follows for an unhealthy strategy: `none`, or `reduce_only`, a kill of that mode of the account's "
+            "strategy in the name `pdca`, which a person clears."),
     Setting("PDCA_DAYS_PER_YEAR", "days_per_year", "365", lambda value: int(parse.choice("252", "365")(value)),
             "Days by which Sharpe and Sortino are annualised: `365` for markets without weekends, or `252`."),
     Setting("PDCA_DAYS_MIN", "days_min", "5", parse.whole(2, 180),

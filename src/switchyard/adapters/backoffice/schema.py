@@ -41,7 +41,7 @@ CREATE INDEX entries_by_time ON entries (account_id, reached_at, number);
 CREATE INDEX entries_by_people ON entries (account_id, number) WHERE entered_by IS NOT NULL;
 CREATE INDEX entries_of_key ON entries (account_id, text ->> 'key') WHERE entered_by IS NOT NULL;
 CREATE INDEX entries_waiting ON entries (account_id, text ->> 'waitsFor') WHERE type = 'RevisionNoted';
-CREATE INDEX entries_of_strategy ON entries (strategy, at, account_id, number) WHERE strategy IS NOT NULL;
+CREATE INDEX entries_of_strategy ON entries (account_id, strategy, at, number) WHERE strategy IS NOT NULL;
 CREATE TABLE legs (
     account_id TEXT NOT NULL,
     number INTEGER NOT NULL,
@@ -288,5 +288,5 @@ WHERE account_id = ? AND day >= ? AND day <= ? AND ({name}, currency) > (?, ?) O
 """
 ENTRIES_OF_STRATEGY = """
 SELECT number, text, hash FROM entries
-WHERE strategy = ? AND (at, account_id, number) > (?, ?, ?) ORDER BY at, account_id, number LIMIT ?
+WHERE account_id = ? AND strategy = ? AND (at, number) > (?, ?) ORDER BY at, number LIMIT ?
 """

@@ -5,7 +5,7 @@ from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lines import data_text
 from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
 from switchyard.domain.pdca.metrics.orders import READ_EVENTS, OrderRow, strategy_orders
-from switchyard.ports.strategy_orders import ACCOUNTS_MAX, ORDERS_MAX
+from switchyard.ports.strategy_orders import ORDERS_MAX
 
 
 class MemoryStrategyOrders:
@@ -14,13 +14,17 @@ class MemoryStrategyOrders:
     def __init__(self, journal: MemoryJournal) -> None:
         self._journal = journal
 
-    async def page(self, strategy: str, window: Window, after: OrderId | None, limit: int) -> list[StrategyOrder]:
+    async def page(
+        self, account: AccountId, strategy: str, window: Window, after: OrderId | None, limit: int
+    ) -> list[StrategyOrder]:
         """A page of the strategy's orders in the window."""
         matching = sorted(
             (
                 order
                 for order in self._journal.orders.values()
-                if order.strategy == strategy and order.order_id > (after or "") and window.covers(order.accepted_at)
+                if (order.account_id, order.strategy) == (account, strategy)
+                and order.order_id > (after or "")
+                and window.covers(order.accepted_at)
             ),
             key=lambda order: order.order_id,
         )[: min(limit, ORDERS_MAX)]
@@ -34,9 +38,3 @@ class MemoryStrategyOrders:
                 if event.order_id in ids and event.type in READ_EVENTS
             ],
         )
-
-    async def accounts(self, strategy: str, after: AccountId, limit: int) -> list[AccountId]:
-        """The accounts that have orders of the strategy."""
-        orders = self._journal.orders.values()
-        found = {order.account_id for order in orders if order.strategy == strategy and order.account_id > after}
-        return sorted(found)[: min(limit, ACCOUNTS_MAX)]

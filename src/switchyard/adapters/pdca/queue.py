@@ -9,7 +9,7 @@ import msgspec
 
 from switchyard.adapters.pdca.requests import decoded_request
 from switchyard.adapters.pdca.session import Engine, Session
-from switchyard.adapters.pdca.strategies import find_strategy, set_strategy
+from switchyard.adapters.pdca.strategies import find_strategy, of_tenants, set_strategy, tenant_list
 from switchyard.domain.pdca.requests import (
     ARTIFACT_BYTES_MAX,
     ARTIFACTS_PER_ITEM_MAX,
@@ -23,7 +23,7 @@ from switchyard.domain.pdca.requests import (
     RunnerName,
     Tally,
 )
-from switchyard.domain.pdca.strategies import Strategy
+from switchyard.domain.pdca.strategies import Strategy, StrategyKey, Tenants
 from switchyard.ports.pdca import Claimed, LostFence, NewArtifact, StoredArtifact
 
 MEDIA_TYPE_LENGTH_MAX = 100
@@ -31,9 +31,10 @@ ARTIFACT_NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _EXHAUSTED = ItemError(
     code="ATTEMPTS_EXHAUSTED", message=f"{ATTEMPTS_MAX} workers in turn took it and ended without a result"
 )
+_DELETED = ItemError(code="STRATEGY_DELETED", message="the strategy was deleted before it was rechecked")
 
 _CLAIMABLE = """
-SELECT item.request_id, item.number, item.strategy_id, item.generation, item.attempts, request.body
+SELECT item.request_id, item.number, item.tenant, item.strategy_id, item.generation, item.attempts, request.body
 FROM pdca_requests AS request JOIN pdca_items AS item
     ON item.request_id = request.request_id AND item.batch = request.batch AND item.state IN ('queued', 'running')
 WHERE request.finished_at IS NULL AND {of} AND (item.state = 'queued' OR item.lease_until <= $2)
@@ -46,26 +47,28 @@ WHERE request_id = $1 AND number = $2
 """
 _BEGIN = "UPDATE pdca_requests SET started_at = $2 WHERE request_id = $1 AND started_at IS NULL"
 _RENEW = """
-UPDATE pdca_items SET lease_until = $4
-WHERE request_id = $1 AND strategy_id = $2 AND generation = $3 AND state = 'running' RETURNING number
+UPDATE pdca_items SET lease_until = $5
+WHERE request_id = $1 AND tenant = $2 AND strategy_id = $3 AND generation = $4 AND state = 'running' RETURNING number
 """
 _RELEASE = """
 UPDATE pdca_items SET state = 'queued', attempts = attempts - 1, worker = NULL, lease_until = NULL
-WHERE request_id = $1 AND strategy_id = $2 AND generation = $3 AND state = 'running' RETURNING number
+WHERE request_id = $1 AND tenant = $2 AND strategy_id = $3 AND generation = $4 AND state = 'running' RETURNING number
 """
 _FINISH = """
-UPDATE pdca_items SET state = $4, finished_at = $5, outcome = $6, artifacts = $7, lease_until = NULL
-WHERE request_id = $1 AND strategy_id = $2 AND generation = $3 AND state = 'running' RETURNING number
+UPDATE pdca_items SET state = $5, finished_at = $6, outcome = $7, artifacts = $8, lease_until = NULL
+WHERE request_id = $1 AND tenant = $2 AND strategy_id = $3 AND generation = $4 AND state = 'running' RETURNING number
 """
 _FAIL_ALL = """
 UPDATE pdca_items SET state = 'failed', finished_at = $2, outcome = $3, lease_until = NULL
 WHERE request_id = $1 AND state IN ('queued', 'running') RETURNING number
 """
 _ADD_ARTIFACT = """
-INSERT INTO pdca_artifacts (request_id, strategy_id, name, media_type, sha256, content) VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO pdca_artifacts (request_id, tenant, strategy_id, name, media_type, sha256, content)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 """
-_ARTIFACT = """
-SELECT media_type, sha256, content FROM pdca_artifacts WHERE request_id = $1 AND strategy_id = $2 AND name = $3
+_ARTIFACTS = """
+SELECT tenant, media_type, sha256, content FROM pdca_artifacts
+WHERE request_id = $1 AND strategy_id = $2 AND name = $3 AND {condition} ORDER BY tenant LIMIT CAST($5 AS integer)
 """
 _COUNT = "UPDATE pdca_tally SET items = items + CAST($2 AS bigint) WHERE outcome = $1"
 _NEXT_BATCH = """
@@ -93,28 +96,31 @@ class SqlQueue:
         of = "request.runner = $1" if request_id is None else "request.request_id = $1"
         sql = _CLAIMABLE.format(of=of, skip_locked=self._engine.dialect.skip_locked)
         claimed = []
+        given_up: list[tuple[Fence, ItemError]] = []
         async with self._engine.writing() as session:
             rows = await session.rows(sql, runner if request_id is None else request_id, now, limit)
-            exhausted = [row for row in rows if row[4] >= ATTEMPTS_MAX]
-            for row in rows:
-                if row[4] >= ATTEMPTS_MAX:
+            for found, number, tenant, strategy_id, generation, attempts, body in rows:
+                key = StrategyKey(tenant, strategy_id)
+                strategy = await find_strategy(session, key)
+                if attempts >= ATTEMPTS_MAX:
+                    given_up.append((Fence(found, key, generation), _EXHAUSTED))
                     continue
-                found, number, strategy_id, generation, attempts, body = row
-                strategy = await find_strategy(session, strategy_id)
-                assert strategy is not None, "no statement removes a strategy"
                 await session.rows(_CLAIM, found, number, worker, now + lease, now)
                 await session.rows(_BEGIN, found, now)
+                if strategy is None:
+                    given_up.append((Fence(found, key, generation + 1), _DELETED))
+                    continue
                 claimed.append(
                     Claimed(
-                        fence=Fence(found, strategy_id, generation + 1),
+                        fence=Fence(found, key, generation + 1),
                         request=decoded_request(body),
                         strategy=strategy,
                         attempts=attempts + 1,
                         lease_until=now + lease,
                     )
                 )
-        for row in exhausted:
-            await self._give_up(Fence(row[0], row[2], row[3]), now)
+        for fence, error in given_up:
+            await self._give_up(fence, error, now)
         return claimed
 
     async def renew(self, fence: Fence, lease_until: datetime) -> None:
@@ -140,10 +146,10 @@ class SqlQueue:
             shown = msgspec.json.encode(described).decode()
             _held(await session.rows(_FINISH, *_names(fence), state, now, text, shown))
             for artifact, made in zip(described, artifacts, strict=True):
-                names = (fence.request_id, fence.strategy_id, artifact.name, artifact.media_type, artifact.sha256)
+                names = (*_names(fence)[:3], artifact.name, artifact.media_type, artifact.sha256)
                 await session.rows(_ADD_ARTIFACT, *names, made.content)
             if isinstance(outcome, ItemResult) and not request.dry_run:
-                await self._judge(session, fence.strategy_id, request, outcome, now)
+                await self._judge(session, fence.key, request, outcome, now)
             await _advance(session, fence.request_id, now)
             await session.rows(_COUNT, state, 1)  # last: others wait for this row until the commit
 
@@ -163,21 +169,26 @@ class SqlQueue:
         counts = {row[0]: row[1] for row in rows}
         return Tally(succeeded=counts["succeeded"], failed=counts["failed"])
 
-    async def artifact(self, request_id: str, strategy_id: str, name: str) -> StoredArtifact | None:
-        """An artifact with its content."""
+    async def artifacts(
+        self, request_id: str, strategy_id: str, name: str, tenants: Tenants, limit: int
+    ) -> list[StoredArtifact]:
+        """The artifacts of this name with their content."""
+        sql = _ARTIFACTS.format(condition=of_tenants(tenants, self._engine.dialect.each, 4))
         async with self._engine.reading() as session:
-            rows = await session.rows(_ARTIFACT, request_id, strategy_id, name)
-        if not rows:
-            return None
-        media_type, sha256, content = rows[0]
-        return StoredArtifact(
-            artifact=Artifact(name=name, media_type=media_type, size=len(content), sha256=sha256), content=content
-        )
+            rows = await session.rows(sql, request_id, strategy_id, name, tenant_list(tenants), limit)
+        return [
+            StoredArtifact(
+                tenant=tenant,
+                artifact=Artifact(name=name, media_type=media_type, size=len(content), sha256=sha256),
+                content=content,
+            )
+            for tenant, media_type, sha256, content in rows
+        ]
 
-    async def _give_up(self, fence: Fence, now: datetime) -> None:
-        """End an item that was claimed too often; unless its last worker is faster."""
+    async def _give_up(self, fence: Fence, error: ItemError, now: datetime) -> None:
+        """End an item that no worker is to take; unless its last worker is faster."""
         try:
-            await self.finish_item(fence, _EXHAUSTED, now)
+            await self.finish_item(fence, error, now)
         except LostFence:
             return
 
@@ -190,11 +201,10 @@ class SqlQueue:
         return decoded_request(rows[0][0])
 
     async def _judge(
-        self, session: Session, strategy_id: str, request: RecheckRequest, result: ItemResult, now: datetime
+        self, session: Session, key: StrategyKey, request: RecheckRequest, result: ItemResult, now: datetime
     ) -> None:
-        strategy = await find_strategy(session, strategy_id, self._engine.dialect.lock)
-        assert strategy is not None, "no statement removes a strategy"
-        if not _is_newer(request, strategy):
+        strategy = await find_strategy(session, key, self._engine.dialect.lock)
+        if strategy is None or not _is_newer(request, strategy):  # it was deleted, or judged by a later request
             return
         judged = msgspec.structs.replace(
             strategy,
@@ -226,8 +236,8 @@ def _is_newer(request: RecheckRequest, strategy: Strategy) -> bool:
     return (request.created_at, request.request_id) >= (strategy.last_requested_at, strategy.last_request_id)
 
 
-def _names(fence: Fence) -> tuple[str, str, int]:
-    return fence.request_id, fence.strategy_id, fence.generation
+def _names(fence: Fence) -> tuple[str, str, str, int]:
+    return fence.request_id, fence.key.tenant, fence.key.strategy_id, fence.generation
 
 
 def _held(changed: Sequence[object]) -> None:

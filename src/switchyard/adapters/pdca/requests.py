@@ -6,8 +6,8 @@ from datetime import datetime
 import msgspec
 
 from switchyard.adapters.pdca.session import Engine, Row, Session, moment
-from switchyard.adapters.pdca.strategies import selected, selection
-from switchyard.domain.errors import IdempotencyConflict
+from switchyard.adapters.pdca.strategies import of_tenants, selected, selection, tenant_list
+from switchyard.domain.errors import IdempotencyConflict, InvalidField
 from switchyard.domain.pdca.requests import (
     Artifact,
     ItemError,
@@ -18,7 +18,11 @@ from switchyard.domain.pdca.requests import (
     RunnerInfo,
     RunnerName,
 )
+from switchyard.domain.pdca.strategies import StrategyKey, Tenants
 from switchyard.ports.pdca import PAGE_MAX, Created, ItemPage, StoredRequest, UnknownStrategies
+
+# Items of a request that names its strategies: each is a statement of its own. A bulk request has no such bound.
+NAMED_ITEMS_MAX = 1_000
 
 _CREATE = """
 INSERT INTO pdca_requests
@@ -30,8 +34,8 @@ ON CONFLICT (client_id, operation, idempotency_key) DO NOTHING RETURNING request
 _EARLIER = """
 SELECT digest, body FROM pdca_requests WHERE client_id = $1 AND operation = $2 AND idempotency_key = $3
 """
-_ITEM_COLUMNS = "request_id, number, batch, strategy_id, state, generation, attempts, artifacts"
-_ADD_ITEM = f"INSERT INTO pdca_items ({_ITEM_COLUMNS}) VALUES ($1, $2, $3, $4, 'queued', 0, 0, '[]')"
+_ITEM_COLUMNS = "request_id, number, batch, tenant, strategy_id, state, generation, attempts, artifacts"
+_ADD_ITEM = f"INSERT INTO pdca_items ({_ITEM_COLUMNS}) VALUES ($1, $2, $3, $4, $5, 'queued', 0, 0, '[]')"
 _STORED = """
 SELECT body, run, started_at, finished_at,
     (SELECT count(*) FROM pdca_items AS item WHERE item.request_id = request.request_id),
@@ -41,9 +45,14 @@ SELECT body, run, started_at, finished_at,
     (SELECT count(*) FROM pdca_items AS item WHERE item.request_id = request.request_id AND state = 'failed')
 FROM pdca_requests AS request
 """
+# The items of some tenants, and when they began and ended.
+_OWN = """
+SELECT state, count(*), min(started_at), max(finished_at) FROM pdca_items
+WHERE request_id = $1 AND {condition} GROUP BY state
+"""
 _ITEMS = """
-SELECT strategy_id, batch, state, attempts, started_at, finished_at, outcome, artifacts FROM pdca_items
-WHERE request_id = $1 ORDER BY number LIMIT CAST($2 AS integer) OFFSET CAST($3 AS bigint)
+SELECT tenant, strategy_id, batch, state, attempts, started_at, finished_at, outcome, artifacts FROM pdca_items
+WHERE request_id = $1 AND {condition} ORDER BY number LIMIT CAST($3 AS integer) OFFSET CAST($4 AS bigint)
 """
 # The rows of a removed request go with it.
 _REAP = """
@@ -65,7 +74,12 @@ class SqlRequests:
         self._engine = engine
 
     async def create(
-        self, request: RecheckRequest, key: str, digest: str, strategy_ids: Sequence[str] | None
+        self,
+        request: RecheckRequest,
+        key: str,
+        digest: str,
+        strategy_ids: Sequence[str] | None,
+        tenants: Tenants = None,
     ) -> Created:
         """Store the request with its items, or return the earlier one of the key."""
         names = (request.client_id, request.operation, key)
@@ -78,9 +92,9 @@ class SqlRequests:
                     raise IdempotencyConflict(key)
                 return Created(_request.decode(earlier), replayed=True)
             if strategy_ids is None:
-                await self._add_selected(session, request)
+                await self._add_selected(session, request, tenants)
             else:
-                await self._add_named(session, request, strategy_ids)
+                await self._add_named(session, request, strategy_ids, tenants)
             # A filter that selects nothing leaves nothing to do.
             await session.rows(
                 "UPDATE pdca_requests SET finished_at = $2, started_at = $2 WHERE request_id = $1 "
@@ -96,14 +110,22 @@ class SqlRequests:
             rows = await session.rows(f"{_STORED} WHERE request_id = $1", request_id)
         return _stored(rows[0]) if rows else None
 
-    async def items(self, request_id: str, offset: int, limit: int) -> ItemPage | None:
+    async def items(self, request_id: str, offset: int, limit: int, tenants: Tenants = None) -> ItemPage | None:
         """A page of its items."""
+        condition = of_tenants(tenants, self._engine.dialect.each, 2)
+        values = (request_id, tenant_list(tenants))
         async with self._engine.reading() as session:
             rows = await session.rows(f"{_STORED} WHERE request_id = $1", request_id)
             if not rows:
                 return None
-            found = await session.rows(_ITEMS, request_id, min(limit, PAGE_MAX), offset)
-        return ItemPage(_stored(rows[0]), tuple([_item(row) for row in found]))
+            stored = _stored(rows[0])
+            if tenants is not None and stored.progress.total:
+                own = _of_own(stored, await session.rows(_OWN.format(condition=condition), *values))
+                if own is None:
+                    return None
+                stored = own
+            found = await session.rows(_ITEMS.format(condition=condition), *values, min(limit, PAGE_MAX), offset)
+        return ItemPage(stored, tuple([_item(row) for row in found]))
 
     async def unfinished(
         self, runner: RunnerName, *, submitted: bool, after: str = "", limit: int = PAGE_MAX
@@ -133,28 +155,41 @@ class SqlRequests:
         async with self._engine.writing() as session:
             return len(await session.rows(_REAP, ended_before, limit))
 
-    async def _add_selected(self, session: Session, request: RecheckRequest) -> None:
+    async def _add_selected(self, session: Session, request: RecheckRequest, tenants: Tenants) -> None:
         assert request.filter is not None, "a request without strategies has a filter"
-        numbered = "row_number() OVER (ORDER BY strategy_id) - 1"
+        numbered = "row_number() OVER (ORDER BY strategy_id, tenant) - 1"
         await session.rows(
-            f"INSERT INTO pdca_items ({_ITEM_COLUMNS}) SELECT CAST($3 AS text), {numbered}, "
-            f"({numbered}) / CAST($4 AS integer), strategy_id, 'queued', 0, 0, '[]' "
-            f"FROM pdca_strategies AS strategy WHERE {selection(request.filter, self._engine.dialect.each)}",
-            *selected(request.filter),
+            f"INSERT INTO pdca_items ({_ITEM_COLUMNS}) SELECT CAST($4 AS text), {numbered}, "
+            f"({numbered}) / CAST($5 AS integer), tenant, strategy_id, 'queued', 0, 0, '[]' "
+            f"FROM pdca_strategies AS strategy WHERE {selection(request.filter, tenants, self._engine.dialect.each)}",
+            *selected(request.filter, tenants),
             request.request_id,
             request.batch_size,
         )
 
-    async def _add_named(self, session: Session, request: RecheckRequest, strategy_ids: Sequence[str]) -> None:
+    async def _add_named(
+        self, session: Session, request: RecheckRequest, strategy_ids: Sequence[str], tenants: Tenants
+    ) -> None:
+        each = self._engine.dialect.each
         rows = await session.rows(
-            f"SELECT strategy_id FROM pdca_strategies WHERE strategy_id IN ({self._engine.dialect.each.format('$1')})",
+            f"SELECT tenant, strategy_id FROM pdca_strategies WHERE strategy_id IN ({each.format('$1')}) "
+            f"AND {of_tenants(tenants, each, 2)} ORDER BY tenant",
             msgspec.json.encode(strategy_ids).decode(),
+            tenant_list(tenants),
         )
-        unknown = [strategy for strategy in strategy_ids if strategy not in {row[0] for row in rows}]
+        found: dict[str, list[str]] = {strategy_id: [] for strategy_id in strategy_ids}
+        for tenant, strategy_id in rows:
+            found[strategy_id].append(tenant)
+        unknown = [strategy_id for strategy_id, of_name in found.items() if not of_name]
         if unknown:
             raise UnknownStrategies(unknown)
-        for number, strategy_id in enumerate(strategy_ids):
-            await session.rows(_ADD_ITEM, request.request_id, number, number // request.batch_size, strategy_id)
+        keys = [(tenant, strategy_id) for strategy_id, of_name in found.items() for tenant in of_name]
+        if len(keys) > NAMED_ITEMS_MAX:
+            raise InvalidField(
+                "strategies", f"{len(keys)} accounts have strategies of these names, at most {NAMED_ITEMS_MAX}"
+            )
+        for number, key in enumerate(keys):
+            await session.rows(_ADD_ITEM, request.request_id, number, number // request.batch_size, *key)
 
 
 def decoded_request(body: str) -> RecheckRequest:
@@ -173,10 +208,29 @@ def _stored(row: Row) -> StoredRequest:
     )
 
 
+def _of_own(stored: StoredRequest, rows: Sequence[Row]) -> StoredRequest | None:
+    """The request as if it had no other items than these, which are counted by state; None if there are none."""
+    counts = {row[0]: row[1] for row in rows}
+    if not counts:
+        return None
+    progress = Progress(
+        total=sum(counts.values()),
+        **{state: counts.get(state, 0) for state in ("queued", "running", "succeeded", "failed")},
+    )
+    began = any(row[2] is not None for row in rows)
+    is_open = progress.queued or progress.running
+    return msgspec.structs.replace(
+        stored,
+        progress=progress,
+        started_at=stored.started_at if began else None,
+        finished_at=None if is_open else max(moment(row[3]) or stored.request.created_at for row in rows),
+    )
+
+
 def _item(row: Row) -> RecheckItem:
-    strategy_id, batch, state, attempts, started_at, finished_at, outcome, artifacts = row
+    tenant, strategy_id, batch, state, attempts, started_at, finished_at, outcome, artifacts = row
     return RecheckItem(
-        strategy_id=strategy_id,
+        key=StrategyKey(tenant, strategy_id),
         batch=batch,
         state=state,
         attempts=attempts,

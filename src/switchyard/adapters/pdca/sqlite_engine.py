@@ -26,7 +26,7 @@ CHECKPOINT_PAGES = 1_000
 # Statements that are wrong, not a store that cannot be reached.
 _DEFECTS = (apsw.SQLError, apsw.ConstraintError, apsw.BindingsError, apsw.MismatchError)
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # The same tables as in adapters/postgres/schema, where their columns are described.
 SCHEMA = f"""
 CREATE TABLE pdca_place (
@@ -37,7 +37,9 @@ CREATE TABLE pdca_place (
 ) STRICT;
 INSERT INTO pdca_place VALUES (1, 1, 0, '{GENESIS}');
 CREATE TABLE pdca_strategies (
-    strategy_id TEXT PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    strategy_id TEXT NOT NULL,
+    registered INTEGER NOT NULL,
     owner TEXT,
     health TEXT NOT NULL,
     health_rank INTEGER NOT NULL,
@@ -45,12 +47,16 @@ CREATE TABLE pdca_strategies (
     created_at TEXT NOT NULL,
     updated_at TEXT NOT NULL,
     search TEXT NOT NULL,
-    body TEXT NOT NULL
+    body TEXT NOT NULL,
+    PRIMARY KEY (strategy_id, tenant)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX pdca_strategies_of_tenant ON pdca_strategies (tenant, registered);
 CREATE TABLE pdca_strategy_tags (
-    strategy_id TEXT NOT NULL REFERENCES pdca_strategies ON DELETE CASCADE,
+    tenant TEXT NOT NULL,
+    strategy_id TEXT NOT NULL,
     tag TEXT NOT NULL,
-    PRIMARY KEY (strategy_id, tag)
+    PRIMARY KEY (strategy_id, tenant, tag),
+    FOREIGN KEY (strategy_id, tenant) REFERENCES pdca_strategies (strategy_id, tenant) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE pdca_requests (
     request_id TEXT PRIMARY KEY,
@@ -73,6 +79,7 @@ CREATE TABLE pdca_items (
     request_id TEXT NOT NULL REFERENCES pdca_requests ON DELETE CASCADE,
     number INTEGER NOT NULL,
     batch INTEGER NOT NULL,
+    tenant TEXT NOT NULL,
     strategy_id TEXT NOT NULL,
     state TEXT NOT NULL,
     generation INTEGER NOT NULL,
@@ -84,19 +91,21 @@ CREATE TABLE pdca_items (
     outcome TEXT,
     artifacts TEXT NOT NULL,
     PRIMARY KEY (request_id, number),
-    UNIQUE (request_id, strategy_id)
+    UNIQUE (request_id, strategy_id, tenant)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX pdca_items_open ON pdca_items (request_id, batch, number) WHERE state IN ('queued', 'running');
 CREATE INDEX pdca_items_states ON pdca_items (request_id, state);
 CREATE TABLE pdca_artifacts (
     request_id TEXT NOT NULL,
+    tenant TEXT NOT NULL,
     strategy_id TEXT NOT NULL,
     name TEXT NOT NULL,
     media_type TEXT NOT NULL,
     sha256 TEXT NOT NULL,
     content BLOB NOT NULL,
-    PRIMARY KEY (request_id, strategy_id, name),
-    FOREIGN KEY (request_id, strategy_id) REFERENCES pdca_items (request_id, strategy_id) ON DELETE CASCADE
+    PRIMARY KEY (request_id, strategy_id, name, tenant),
+    FOREIGN KEY (request_id, strategy_id, tenant) REFERENCES pdca_items (request_id, strategy_id, tenant)
+        ON DELETE CASCADE
 ) STRICT;
 CREATE TABLE pdca_tally (
     outcome TEXT PRIMARY KEY,

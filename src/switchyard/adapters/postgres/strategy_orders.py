@@ -4,17 +4,13 @@ from switchyard.adapters.postgres.connection import Reader
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
 from switchyard.domain.pdca.metrics.orders import READ_EVENTS, OrderRow, id_range, strategy_orders
-from switchyard.ports.strategy_orders import ACCOUNTS_MAX, ORDERS_MAX
+from switchyard.ports.strategy_orders import ORDERS_MAX
 
 _ORDERS = """
 SELECT order_id, accepted_at, status, reason FROM orders
-WHERE strategy IS NOT NULL AND strategy = $1 AND order_id > $2 AND order_id < $3
-AND accepted_at >= $4 AND accepted_at < $5
-ORDER BY order_id LIMIT $6
-"""
-_ACCOUNTS = """
-SELECT DISTINCT account_id FROM orders
-WHERE strategy IS NOT NULL AND strategy = $1 AND account_id > $2 ORDER BY account_id LIMIT $3
+WHERE strategy IS NOT NULL AND account_id = $1 AND strategy = $2 AND order_id > $3 AND order_id < $4
+AND accepted_at >= $5 AND accepted_at < $6
+ORDER BY order_id LIMIT $7
 """
 _EVENTS = "SELECT order_id, type, data FROM events WHERE order_id = ANY ($1::text[]) AND type = ANY ($2::text[])"
 
@@ -25,18 +21,15 @@ class PostgresStrategyOrders:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    async def page(self, strategy: str, window: Window, after: OrderId | None, limit: int) -> list[StrategyOrder]:
+    async def page(
+        self, account: AccountId, strategy: str, window: Window, after: OrderId | None, limit: int
+    ) -> list[StrategyOrder]:
         """A page of the strategy's orders in the window."""
         first, last = id_range(window)
         start = max(first, after or first)
         records = await self._reader.rows(
-            _ORDERS, strategy, start, last, window.start, window.end, min(limit, ORDERS_MAX)
+            _ORDERS, account, strategy, start, last, window.start, window.end, min(limit, ORDERS_MAX)
         )
         found = [OrderRow(*record) for record in records]
         events = await self._reader.rows(_EVENTS, [row.order_id for row in found], list(READ_EVENTS))
         return strategy_orders(found, [(record[0], record[1], record[2]) for record in events])
-
-    async def accounts(self, strategy: str, after: AccountId, limit: int) -> list[AccountId]:
-        """The accounts that have orders of the strategy."""
-        records = await self._reader.rows(_ACCOUNTS, strategy, after, min(limit, ACCOUNTS_MAX))
-        return [record[0] for record in records]

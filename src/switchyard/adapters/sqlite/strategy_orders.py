@@ -11,18 +11,13 @@ from switchyard.domain.chain import stamp
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
 from switchyard.domain.pdca.metrics.orders import READ_EVENTS, OrderRow, id_range, strategy_orders
-from switchyard.ports.strategy_orders import ACCOUNTS_MAX, ORDERS_MAX
+from switchyard.ports.strategy_orders import ORDERS_MAX
 
 _ORDERS = """
 SELECT order_id, accepted_at, status, reason FROM orders INDEXED BY orders_of_strategy
-WHERE strategy IS NOT NULL AND strategy = ?1 AND order_id > ?2 AND order_id < ?3
-AND accepted_at >= ?4 AND accepted_at < ?5
-ORDER BY order_id LIMIT ?6
-"""
-# The index has all columns, so that no order is read.
-_ACCOUNTS = """
-SELECT DISTINCT account_id FROM orders INDEXED BY orders_of_strategy
-WHERE strategy IS NOT NULL AND strategy = ?1 AND account_id > ?2 ORDER BY account_id LIMIT ?3
+WHERE strategy IS NOT NULL AND account_id = ?1 AND strategy = ?2 AND order_id > ?3 AND order_id < ?4
+AND accepted_at >= ?5 AND accepted_at < ?6
+ORDER BY order_id LIMIT ?7
 """
 _EVENTS = """
 SELECT order_id, type, data FROM events
@@ -37,10 +32,13 @@ class SqliteStrategyOrders:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
-    async def page(self, strategy: str, window: Window, after: OrderId | None, limit: int) -> list[StrategyOrder]:
+    async def page(
+        self, account: AccountId, strategy: str, window: Window, after: OrderId | None, limit: int
+    ) -> list[StrategyOrder]:
         """A page of the strategy's orders in the window."""
         first, last = id_range(window)
         values = (
+            account,
             strategy,
             max(first, after or first),
             last,
@@ -59,10 +57,3 @@ class SqliteStrategyOrders:
             return strategy_orders(found, events)
 
         return await self._connections.read(read)
-
-    async def accounts(self, strategy: str, after: AccountId, limit: int) -> list[AccountId]:
-        """The accounts that have orders of the strategy."""
-        values = strategy, after, min(limit, ACCOUNTS_MAX)
-        return await self._connections.read(
-            lambda connection: [row[0] for row in connection.execute(_ACCOUNTS, values)]
-        )

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from switchyard.domain.pdca.metric_names import MetricName
-from switchyard.domain.pdca.strategies import Health, MetricValue
+from switchyard.domain.pdca.strategies import Health, MetricValue, StrategyKey
 
 Operation = Literal["pdca.recheck", "pdca.recheck_all"]
 RunnerName = Literal["embedded", "airflow"]
@@ -78,7 +78,7 @@ class Fence(msgspec.Struct, frozen=True):
     """The right to finish one item; a later claim of the item takes it away."""
 
     request_id: str
-    strategy_id: str
+    key: StrategyKey
     generation: int
 
 
@@ -111,7 +111,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
 class RecheckItem(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy of a request."""
 
-    strategy_id: str
+    key: StrategyKey
     batch: int
     state: ItemState
     attempts: int

@@ -4,12 +4,13 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NewType, get_args
 
 import msgspec
 
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.fields import converted
+from switchyard.domain.ids import AccountId
 from switchyard.domain.labels import STRATEGY, check_label
 from switchyard.domain.money import AMOUNT_LIMIT, positive_amount, signed_amount
 from switchyard.domain.pdca.metric_names import HIGHER_IS_BETTER, METRICS, MetricName
@@ -17,13 +18,42 @@ from switchyard.domain.pdca.metric_names import HIGHER_IS_BETTER, METRICS, Metri
 Health = Literal["healthy", "degraded", "unhealthy", "unknown"]
 HEALTHS: Final[tuple[Health, ...]] = get_args(Health)
 
-# Every order may name a new strategy: without a bound, a broken client would fill the registry.
-STRATEGIES_MAX = 10_000
+Tenant = NewType("Tenant", str)
+"""Whose a strategy is: `account:<id>`, or `client:<id>` for a client of the PDCA API whose token names no accounts."""
+Tenants = frozenset[Tenant] | None
+"""Whose strategies, rechecks and artifacts a caller may see and change; None: those of all."""
+
+# Of one tenant. Every order may name a new strategy: without a bound, a broken client would fill the registry. A bound
+# over all tenants would let one of them keep the others out.
+STRATEGIES_MAX = 1_000
 TAGS_MAX = 16
 OWNER_LENGTH_MAX = 64
 # A comma separates the tags of a filter, so that no tag may contain one.
 TAG = re.compile(r"[a-z0-9._-]{1,64}")
 _CURRENCY = re.compile(r"[A-Z0-9]{2,12}")
+
+
+def tenant_of_account(account: AccountId) -> Tenant:
+    """Return the tenant of an account, whose orders count in the metrics of its strategies."""
+    return Tenant(f"account:{account}")
+
+
+def tenant_of_client(client_id: str) -> Tenant:
+    """Return the tenant of a client whose token names no accounts; no orders count in its strategies."""
+    return Tenant(f"client:{client_id}")
+
+
+class StrategyKey(msgspec.Struct, frozen=True):
+    """What identifies a strategy: each tenant has names of its own."""
+
+    tenant: Tenant
+    strategy_id: str
+
+    @property
+    def account_id(self) -> AccountId | None:
+        """The account that it trades for; None for a strategy of a client."""
+        kind, _, name = self.tenant.partition(":")
+        return AccountId(name) if kind == "account" else None
 
 
 class MetricValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +91,10 @@ class StrategyBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """A strategy of the registry."""
 
+    tenant: Tenant
     strategy_id: str
+    registered: bool = False
+    """Whether a person or a client has registered it; otherwise only an order has named it."""
     owner: str | None = None
     tags: tuple[str, ...] = ()
     capital: Capital | None = None
@@ -78,6 +111,16 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[MetricName, MetricValue] = {}
     created_at: datetime
     updated_at: datetime
+
+    @property
+    def key(self) -> StrategyKey:
+        """What identifies it."""
+        return StrategyKey(self.tenant, self.strategy_id)
+
+    @property
+    def account_id(self) -> AccountId | None:
+        """The account that it trades for."""
+        return self.key.account_id
 
 
 def checked_strategy(body: Mapping[str, Any]) -> StrategyBody:

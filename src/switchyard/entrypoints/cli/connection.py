@@ -91,13 +91,22 @@ def sign_token(
 
 
 def sign_pdca_token(
-    settings: "Settings", client_id: str, ttl: timedelta, audiences: Sequence[str], scopes: Sequence[str]
+    settings: "Settings",
+    client_id: str,
+    ttl: timedelta,
+    audiences: Sequence[str],
+    scopes: Sequence[str],
+    *,
+    account: str,
 ) -> str:
-    """A token for the PDCA API, signed with the key of the gateway's data folder, which is made if it is missing."""
+    """A token for the PDCA API, signed with the key of the gateway's data folder, which is made if it is missing.
+
+    `account`: whose strategies it is for; ALL_ACCOUNTS: those of all.
+    """
     from switchyard.adapters.files.signing_keys import local_key
     from switchyard.adapters.system_clock import SystemClock
     from switchyard.domain.errors import SettingError
-    from switchyard.entrypoints.http.transport.rs256 import issue_pdca_token
+    from switchyard.entrypoints.http.transport.rs256 import ALL_ACCOUNTS, issue_pdca_token
     from switchyard.settings import jwt_secret
 
     for audience in audiences:
@@ -120,6 +129,7 @@ def sign_pdca_token(
         issuer=settings.pdca_api.issuer,
         audiences=audiences,
         scopes=scopes,
+        accounts=account if account == ALL_ACCOUNTS else [account],
     )
 
 

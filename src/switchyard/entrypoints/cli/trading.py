@@ -72,7 +72,9 @@ OrderIdArgument = Annotated[
 
 
 def token(
-    account: Annotated[str, typer.Option("--account", help="Account that the token is for.")] = DEFAULT_ACCOUNT,
+    account: Annotated[
+        str, typer.Option("--account", help="Account that the token is for; with --aud, * for all accounts.")
+    ] = DEFAULT_ACCOUNT,
     ttl: Annotated[str, typer.Option("--ttl", metavar="TIME", help="Lifetime: 90s, 15m, 24h, 7d.")] = "24h",
     scopes: Annotated[
         list[str] | None, typer.Option("--scope", help="A scope, such as admin:kill; may be repeated.")
@@ -95,7 +97,9 @@ def token(
 
     lifetime = duration(ttl)
     if audiences:
-        signed = sign_pdca_token(load_settings(), subject or account, lifetime, audiences, scopes or ())
+        signed = sign_pdca_token(
+            load_settings(), subject or account, lifetime, audiences, scopes or (), account=account
+        )
     else:
         signed = sign_token(load_settings(), account, lifetime, scopes=scopes or (), subject=subject)
     if as_json:

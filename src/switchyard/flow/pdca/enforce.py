@@ -1,4 +1,4 @@
-"""Makes an unhealthy strategy reduce-only, by a kill of that mode in the name `pdca`; a person clears it.
+"""Makes an account's unhealthy strategy reduce-only, by a kill of that mode in the name `pdca`; a person clears it.
 
 Reads the kills; writes through the kill switch, so it is journaled. A recheck that is repeated sets no second kill,
 also after the first was cleared.
@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from switchyard.domain.errors import TooManyKills
-from switchyard.domain.ids import ULID_RANDOM_BITS, KillId, kill_id, ulid
+from switchyard.domain.ids import ULID_RANDOM_BITS, AccountId, KillId, kill_id, ulid
 from switchyard.domain.kills import Kill
 from switchyard.domain.pdca.requests import RecheckRequest
-from switchyard.domain.pdca.strategies import Strategy
+from switchyard.domain.pdca.strategies import Strategy, StrategyKey
 from switchyard.ports.kills import Kills
 from switchyard.ports.pdca import StrategyRegistry
 
@@ -21,9 +21,11 @@ log = structlog.get_logger()
 
 SET_BY = "pdca"
 REASON_LENGTH_MAX = 500
+# Of one account. The number of active kills is bounded: an account must not use up what others and people need.
+RESTRICTIONS_MAX = 50
 
-Restrict = Callable[[str, str, KillId], Awaitable[Kill]]
-"""Set a kill of mode `reduce_only` for a strategy, with this reason, under this id."""
+Restrict = Callable[[AccountId, str, str, KillId], Awaitable[Kill]]
+"""Set a kill of mode `reduce_only` for an account's strategy, with this reason, under this id."""
 
 
 class Enforcement:
@@ -35,24 +37,33 @@ class Enforcement:
         self._restrict = restrict
 
     async def __call__(self, request: RecheckRequest, strategy: Strategy, reasons: tuple[str, ...]) -> str | None:
-        """Restrict the strategy; returns what was done, none where a later recheck has judged it since."""
-        known = await self._registry.strategy(strategy.strategy_id)
-        if known is not None and known.last_requested_at is not None and known.last_requested_at > request.created_at:
+        """Restrict the strategy; returns what was done.
+
+        None if a later recheck has judged the strategy since, or if it was deleted or belongs to no account.
+        """
+        account, name = strategy.account_id, strategy.strategy_id
+        known = await self._registry.strategy(strategy.key)
+        if account is None or known is None:
             return None
-        for kill in await self._kills.active():
-            if kill.set_by == SET_BY and kill.strategy == strategy.strategy_id and kill.mode == "reduce_only":
+        if known.last_requested_at is not None and known.last_requested_at > request.created_at:
+            return None
+        own = [kill for kill in await self._kills.active() if kill.set_by == SET_BY and kill.mode == "reduce_only"]
+        for kill in own:
+            if kill.covers_scope(account, name, None, None):
                 return f"it is reduce-only already, by {kill.kill_id}"
         text = f"recheck {request.request_id}: {'; '.join(reasons)}"
         try:
+            if sum(kill.account_id == account for kill in own) >= RESTRICTIONS_MAX:
+                raise TooManyKills(RESTRICTIONS_MAX)
             kill = await self._restrict(
-                strategy.strategy_id, text[:REASON_LENGTH_MAX].rstrip(), restriction_id(request, strategy.strategy_id)
+                account, name, text[:REASON_LENGTH_MAX].rstrip(), restriction_id(request, strategy.key)
             )
         except TooManyKills as error:
-            log.critical("strategy_not_restricted", strategy=strategy.strategy_id, error=str(error))
+            log.critical("strategy_not_restricted", account_id=account, strategy=name, error=str(error))
             return None
         if not kill.is_active:
             return None  # this recheck has set it before, and a person has cleared it
-        log.warning("strategy_restricted", strategy=strategy.strategy_id, kill_id=kill.kill_id, reasons=reasons)
+        log.warning("strategy_restricted", account_id=account, strategy=name, kill_id=kill.kill_id, reasons=reasons)
         return f"it was made reduce-only by {kill.kill_id}"
 
 
@@ -60,8 +71,8 @@ async def enforce_nothing(_request: RecheckRequest, _strategy: Strategy, _reason
     """`PDCA_ENFORCE=none`."""
 
 
-def restriction_id(request: RecheckRequest, strategy: str) -> KillId:
+def restriction_id(request: RecheckRequest, key: StrategyKey) -> KillId:
     """The id of the kill of this request and strategy: the same at every repeat."""
-    digest = hashlib.sha256(f"{request.request_id} {strategy}".encode()).digest()
+    digest = hashlib.sha256(f"{request.request_id} {key.tenant} {key.strategy_id}".encode()).digest()
     bits = int.from_bytes(digest) >> (8 * len(digest) - ULID_RANDOM_BITS)
     return kill_id(ulid(int(request.created_at.timestamp() * 1000), bits))

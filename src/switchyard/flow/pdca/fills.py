@@ -1,4 +1,4 @@
-"""The fills of a strategy out of the ledger, and whether the ledger has all of them. Reads only."""
+"""The fills of an account's strategy out of the ledger, and whether the ledger has all of them. Reads only."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -27,10 +27,9 @@ class _Kind(msgspec.Struct, rename="camel"):
 
 
 class _Place(msgspec.Struct, rename="camel"):
-    """Where an entry is among those of all accounts."""
+    """Where an entry is among those of its account."""
 
     at: datetime
-    account_id: AccountId
     number: int
 
 
@@ -41,8 +40,10 @@ _place = msgspec.json.Decoder(_Place)
 class FollowingLedger(Protocol):
     """What is read of a ledger."""
 
-    async def strategy_entries(self, strategy: str, after: EntryKey | None, limit: int) -> list[StoredEntry]:
-        """Return the next entries of a strategy over all accounts, by time, account and number."""
+    async def strategy_entries(
+        self, account: AccountId, strategy: str, after: EntryKey | None, limit: int
+    ) -> list[StoredEntry]:
+        """Return the next entries of an account's strategy, by time and number."""
         ...
 
     async def adoptions(self) -> list[Adoption]:
@@ -69,25 +70,25 @@ class LedgerFills:
         adopted = max((each.epoch for each in await self._ledger.adoptions()), default=0)
         return BooksState(max(found.epoch, adopted), found.seq, found.halted)
 
-    async def pages(self, strategy: str) -> AsyncIterator[list[LedgerEntry]]:
+    async def pages(self, account: AccountId, strategy: str) -> AsyncIterator[list[LedgerEntry]]:
         """All fills of the strategy; one that was reversed counts as if it had never been."""
         # A reversal may come long after its fill, so the entries are looked through for them first.
         reversed_ids = {
             kind.reverses
-            async for rows in self._rows(strategy)
+            async for rows in self._rows(account, strategy)
             for row in rows
             if '"reverses"' in row.text and (kind := _kind.decode(row.text)).reverses is not None
         }
-        async for rows in self._rows(strategy):
+        async for rows in self._rows(account, strategy):
             # In a thread: a page takes tens of milliseconds, for which no order may wait.
             yield await asyncio.to_thread(_moving, rows, reversed_ids)
 
-    async def _rows(self, strategy: str) -> AsyncIterator[list[StoredEntry]]:
+    async def _rows(self, account: AccountId, strategy: str) -> AsyncIterator[list[StoredEntry]]:
         after: EntryKey | None = None
-        while rows := await self._ledger.strategy_entries(strategy, after, ENTRIES_MAX):
+        while rows := await self._ledger.strategy_entries(account, strategy, after, ENTRIES_MAX):
             yield rows
             last = _place.decode(rows[-1].text)
-            after = EntryKey(last.at, last.account_id, last.number)
+            after = EntryKey(last.at, last.number)
 
 
 def _moving(rows: list[StoredEntry], reversed_ids: Collection[str | None]) -> list[LedgerEntry]:
@@ -107,7 +108,7 @@ class NoBooks:
         """Nothing was read."""
         return BooksState()
 
-    async def pages(self, _strategy: str) -> AsyncIterator[list[LedgerEntry]]:
+    async def pages(self, _account: AccountId, _strategy: str) -> AsyncIterator[list[LedgerEntry]]:
         """Nothing."""
         return
         yield []

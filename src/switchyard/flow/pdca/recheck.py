@@ -1,4 +1,4 @@
-"""Rechecks one strategy: reads its fills and orders, computes metrics, health and artifacts, and enforces the health.
+"""Rechecks an account's strategy: reads its fills and orders, computes metrics, health and artifacts, enforces health.
 
 Reads the books and the journal; writes nothing but, through `enforce`, a kill. Computation is done in threads.
 """
@@ -26,7 +26,7 @@ from switchyard.ports.journal import Epoch, Journal
 from switchyard.ports.pdca import NewArtifact
 from switchyard.ports.queries import Queries
 from switchyard.ports.strategy_fills import BooksState, StrategyFills
-from switchyard.ports.strategy_orders import ACCOUNTS_MAX, ORDERS_MAX, StrategyOrders
+from switchyard.ports.strategy_orders import ORDERS_MAX, StrategyOrders
 
 log = structlog.get_logger()
 
@@ -95,11 +95,13 @@ class Recheck:
         # A time after the acceptance has not happened yet: it is no idle day, and a repeat must find the same window.
         last = min(request.window.to, request.created_at)
         window = Window(request.window.from_, last + _SMALLEST)
-        books_seq = await self._wait_for_books(strategy.strategy_id)
-        orders = await self._read_orders(strategy.strategy_id, window)
+        account = strategy.account_id
+        books_seq = await self._wait_for_books(account)
+        orders = [] if account is None else await self._read_orders(account, strategy.strategy_id, window)
         course = _Course(window, orders)
-        async for page in self._fills.pages(strategy.strategy_id):
-            await asyncio.to_thread(course.take, page)
+        if account is not None:
+            async for page in self._fills.pages(account, strategy.strategy_id):
+                await asyncio.to_thread(course.take, page)
 
         def computed() -> Rechecked:
             course.track.finish()
@@ -147,61 +149,46 @@ class Recheck:
             ),
         )
 
-    async def _wait_for_books(self, strategy: str) -> int:
-        """Wait until the books have all that the journal has now of the strategy's accounts; returns its last event.
+    async def _wait_for_books(self, account: AccountId | None) -> int:
+        """Wait until the books have all that the journal has now of the account; returns the journal's last event.
 
-        Only these accounts matter: the entries of one account never depend on another.
+        Only this account matters: the entries of one account never depend on another. A strategy of a client has none.
         """
         problem = await self._fills.problem()
         if problem is not None:
             raise CannotRecheck("BOOKS_HALTED", f"there are no books: {problem}")
         head = await self._journal.head(0)
+        if account is None:
+            return head.seq
         epochs = await self._journal.epochs(0)
-        missing = await self._last_events(strategy, head.seq)
+        last = await self._queries.last_events(account_id=account, before=head.seq + 1, limit=1)
         deadline = self._clock.monotonic() + BOOKS_SECONDS_MAX
-        while True:
-            states = {account: await self._fills.state(account) for account in missing}
-            for account, state in states.items():
-                if _is_lost(state, epochs):
-                    raise CannotRecheck(
-                        "BOOKS_HALTED",
-                        f"the books have read event {state.seq} of the account {account}, which the journal lost when "
-                        "it was restored: run `switchyard backoffice adopt-epoch` or `switchyard backoffice rebuild`",
-                    )
-                if state.seq >= missing[account]:
-                    del missing[account]
-                elif state.problem is not None:
-                    raise CannotRecheck(
-                        "BOOKS_HALTED", f"the account {account} has halted in the books: {state.problem}"
-                    )
-            if not missing:
-                return head.seq
+        while last:
+            state = await self._fills.state(account)
+            if _is_lost(state, epochs):
+                raise CannotRecheck(
+                    "BOOKS_HALTED",
+                    f"the books have read event {state.seq} of the account {account}, which the journal lost when "
+                    "it was restored: run `switchyard backoffice adopt-epoch` or `switchyard backoffice rebuild`",
+                )
+            if state.seq >= last[0].seq:
+                break
+            if state.problem is not None:
+                raise CannotRecheck("BOOKS_HALTED", f"the account {account} has halted in the books: {state.problem}")
             if self._clock.monotonic() > deadline:
-                account, seq = min(missing.items())
                 raise CannotRecheck(
                     "BOOKS_BEHIND",
-                    f"the books have read the account {account} up to event {states[account].seq} of {seq} after "
+                    f"the books have read the account {account} up to event {state.seq} of {last[0].seq} after "
                     f"{BOOKS_SECONDS_MAX:g} s: request the recheck again when backoffice_lag_events is low",
                 )
             await asyncio.sleep(BOOKS_POLL_SECONDS)
+        return head.seq
 
-    async def _last_events(self, strategy: str, up_to: int) -> dict[AccountId, int]:
-        """The number of the last event, up to this one, of each account that has orders of the strategy."""
-        found: dict[AccountId, int] = {}
-        after = AccountId("")
-        while page := await self._orders.accounts(strategy, after, ACCOUNTS_MAX):
-            after = page[-1]
-            for account in page:
-                # None where its first order came after the event.
-                for last in await self._queries.last_events(account_id=account, before=up_to + 1, limit=1):
-                    found[account] = last.seq
-        return found
-
-    async def _read_orders(self, strategy: str, window: Window) -> list[StrategyOrder]:
+    async def _read_orders(self, account: AccountId, strategy: str, window: Window) -> list[StrategyOrder]:
         found: list[StrategyOrder] = []
         while True:
             after = found[-1].order_id if found else None
-            page = await self._orders.page(strategy, window, after, ORDERS_MAX)
+            page = await self._orders.page(account, strategy, window, after, ORDERS_MAX)
             found += page
             if len(page) < ORDERS_MAX:
                 return found

@@ -91,7 +91,7 @@ class RecheckWorker:
         with child_span(self._tracer, "pdca.recheck.item", "consumer", parent=request.traceparent):
             annotate(
                 request_id=fence.request_id,
-                strategy=fence.strategy_id,
+                strategy=fence.key.strategy_id,
                 attempt=claimed.attempts,
                 trace_id=request.trace_id,
             )
@@ -104,7 +104,12 @@ class RecheckWorker:
             await self._finish(claimed)
         except LostFence:
             self._metrics.interrupted.labels("claimed_by_another").inc()
-            log.warning("recheck_lost", request_id=fence.request_id, strategy=fence.strategy_id)
+            log.warning(
+                "recheck_lost",
+                request_id=fence.request_id,
+                account_id=fence.key.account_id,
+                strategy=fence.key.strategy_id,
+            )
         except (Unavailable, OutcomeUnknown) as error:
             # The store is away: what was found is lost, and the item is claimed again when its lease ends.
             self._note_wait(fence, error)
@@ -126,7 +131,12 @@ class RecheckWorker:
         except (LostFence, Unavailable, OutcomeUnknown):
             raise
         except Exception:
-            log.exception("recheck_failed", request_id=fence.request_id, strategy=fence.strategy_id)
+            log.exception(
+                "recheck_failed",
+                request_id=fence.request_id,
+                account_id=fence.key.account_id,
+                strategy=fence.key.strategy_id,
+            )
             await self._fail(
                 fence, ItemError(code="INTERNAL_ERROR", message="the recheck failed: see the server's log")
             )
@@ -136,7 +146,8 @@ class RecheckWorker:
             log.info(
                 "strategy_rechecked",
                 request_id=fence.request_id,
-                strategy=fence.strategy_id,
+                account_id=fence.key.account_id,
+                strategy=fence.key.strategy_id,
                 health=found.result.health,
                 dry_run=claimed.request.dry_run,
             )
@@ -157,7 +168,13 @@ class RecheckWorker:
 
     def _note_wait(self, fence: Fence, error: SwitchyardError) -> None:
         self._metrics.interrupted.labels("database_away").inc()
-        log.warning("recheck_waits", request_id=fence.request_id, strategy=fence.strategy_id, error=str(error))
+        log.warning(
+            "recheck_waits",
+            request_id=fence.request_id,
+            account_id=fence.key.account_id,
+            strategy=fence.key.strategy_id,
+            error=str(error),
+        )
 
     async def _fail(self, fence: Fence, error: ItemError) -> None:
         await self._queue.finish_item(fence, error, self._clock.now())

@@ -1,10 +1,11 @@
 """Registers the strategies of accepted orders: reads the journal, writes the registry and the place it has read to.
 
-A strategy is registered once and stays, so a place that the journal no longer has is no problem: it reads from the
-beginning again.
+A strategy belongs to the account of its orders. It is registered once and stays until it is deleted, so a place that
+the journal no longer has is no problem: it reads from the beginning again.
 """
 
 import asyncio
+from collections import Counter
 
 import structlog
 
@@ -14,6 +15,7 @@ from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.labels import STRATEGY
 from switchyard.domain.lines import data_of, decode_accepted_fact
+from switchyard.domain.pdca.strategies import STRATEGIES_MAX, StrategyKey, tenant_of_account
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.pdca import StrategyRegistry
@@ -30,6 +32,8 @@ PAUSES = 20
 SAVED_EVENTS = 20_000
 # The strategies of this process's pages; a strategy that is known needs no write.
 KNOWN_MAX = 20_000
+# After this time they are looked up again: a strategy may have been deleted, and its next order registers it anew.
+KNOWN_SECONDS = 60.0
 
 
 class StrategyFollower:
@@ -39,7 +43,8 @@ class StrategyFollower:
         self._journal = journal
         self._registry = registry
         self._clock = clock
-        self._known: set[str] = set()
+        self._known: set[StrategyKey] = set()
+        self._known_since = clock.monotonic()
         self._saved = Place()
         self._place: Place | None = None
         """The last event that was looked through; none where only the registry can tell."""
@@ -56,8 +61,11 @@ class StrategyFollower:
             return EVENTS_MAX
         if not events:
             return 0
-        named = dict.fromkeys(strategy for event in events if (strategy := strategy_of(event)) is not None)
-        new = [strategy for strategy in named if strategy not in self._known]
+        if self._clock.monotonic() - self._known_since >= KNOWN_SECONDS:
+            self._known.clear()
+            self._known_since = self._clock.monotonic()
+        named = dict.fromkeys(key for event in events if (key := strategy_of(event)) is not None)
+        new = [key for key in named if key not in self._known]
         last = events[-1]
         self._place = Place(place.epoch, last.seq, last.hash)
         if new or last.seq - self._saved.seq >= SAVED_EVENTS:
@@ -81,7 +89,7 @@ class StrategyFollower:
         found = await self._journal.last_event(0, place.seq)
         return (found.seq, found.hash) == (place.seq, place.hash)
 
-    async def _save(self, place: Place, strategies: list[str]) -> None:
+    async def _save(self, place: Place, strategies: list[StrategyKey]) -> None:
         self._place = None  # until the write returns, only the registry can tell
         try:
             registered = await self._registry.register(self._saved, place, strategies, self._clock.now())
@@ -92,15 +100,22 @@ class StrategyFollower:
             self._known.clear()
         self._known.update(strategies)
         if registered.new:
-            log.info("strategies_registered", strategies=registered.new, seq=place.seq)
-        if registered.left_out:
-            log.error("strategies_not_registered", count=registered.left_out, error="the registry is at its bound")
+            log.info("strategies_registered", strategies=[key.strategy_id for key in registered.new], seq=place.seq)
+        for account, count in Counter(key.account_id for key in registered.left_out).items():
+            log.error(
+                "strategies_not_registered",
+                account_id=account,
+                count=count,
+                error=f"the account has {STRATEGIES_MAX} strategies, the maximum",
+            )
 
 
-def strategy_of(event: JournalEvent) -> str | None:
-    """The strategy that an accepted order names; none for other events and orders without one."""
+def strategy_of(event: JournalEvent) -> StrategyKey | None:
+    """The strategy that an accepted order names; None for other events and orders without one."""
     # Most orders have none: the search is cheaper than decoding. In a text of a caller the quotes are escaped.
     if event.type != "OrderAccepted" or '"strategy":"' not in event.text:
         return None
-    strategy = decode_accepted_fact(data_of(event)).order.strategy
-    return strategy if strategy is not None and STRATEGY.fullmatch(strategy) else None
+    order = decode_accepted_fact(data_of(event)).order
+    if order.strategy is None or not STRATEGY.fullmatch(order.strategy):
+        return None
+    return StrategyKey(tenant_of_account(event.account_id), order.strategy)

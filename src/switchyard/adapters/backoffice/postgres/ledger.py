@@ -105,10 +105,12 @@ class PostgresLedger:
         found = [StoredEntry(*row) for row in await self.rows(sql, *values)]
         return found[::-1] if wanted.newest else found
 
-    async def strategy_entries(self, strategy: str, after: EntryKey | None, limit: int) -> list[StoredEntry]:
-        """Entries of a strategy by time, account and number."""
-        key = (_BEGINNING, "", 0) if after is None else (after.at, after.account_id, after.number)
-        rows = await self.rows(schema.ENTRIES_OF_STRATEGY, strategy, *key, min(limit, ENTRIES_MAX))
+    async def strategy_entries(
+        self, account: AccountId, strategy: str, after: EntryKey | None, limit: int
+    ) -> list[StoredEntry]:
+        """Entries of an account's strategy by time and number."""
+        key = (_BEGINNING, 0) if after is None else (after.at, after.number)
+        rows = await self.rows(schema.ENTRIES_OF_STRATEGY, account, strategy, *key, min(limit, ENTRIES_MAX))
         return [StoredEntry(*row) for row in rows]
 
     async def holdings(

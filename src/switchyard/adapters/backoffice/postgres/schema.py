@@ -29,7 +29,7 @@ CREATE INDEX entries_by_time ON entries (account_id, reached_at, number);
 CREATE INDEX entries_by_people ON entries (account_id, number) WHERE entered_by IS NOT NULL;
 CREATE INDEX entries_of_key ON entries (account_id, (text::jsonb ->> 'key')) WHERE entered_by IS NOT NULL;
 CREATE INDEX entries_waiting ON entries (account_id, (text::jsonb ->> 'waitsFor')) WHERE type = 'RevisionNoted';
-CREATE INDEX entries_of_strategy ON entries (strategy, at, account_id, number) WHERE strategy IS NOT NULL;
+CREATE INDEX entries_of_strategy ON entries (account_id, strategy, at, number) WHERE strategy IS NOT NULL;
 CREATE TABLE legs (
     account_id {TEXT} NOT NULL, number bigint NOT NULL, leg integer NOT NULL, account {TEXT} NOT NULL,
     unit {TEXT} NOT NULL, amount numeric NOT NULL,
@@ -208,5 +208,5 @@ ORDER BY unit, account
 """
 ENTRIES_OF_STRATEGY = """
 SELECT number, text, hash FROM entries
-WHERE strategy = $1 AND (at, account_id, number) > ($2, $3, $4) ORDER BY at, account_id, number LIMIT $5
+WHERE account_id = $1 AND strategy = $2 AND (at, number) > ($3, $4) ORDER BY at, number LIMIT $5
 """

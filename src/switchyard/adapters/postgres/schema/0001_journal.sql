@@ -93,7 +93,7 @@ CREATE TABLE orders (
 );
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
 -- For rechecks of strategies; orders without a strategy do not write it.
-CREATE INDEX orders_of_strategy ON orders (strategy, order_id, account_id) WHERE strategy IS NOT NULL;
+CREATE INDEX orders_of_strategy ON orders (account_id, strategy, order_id) WHERE strategy IS NOT NULL;
 
 -- The orders that have not ended, for sweeps, kills and limits. A table, and not an index of `orders` with that condition:
 -- an update that changes the condition of an index writes to every index of the table, and every order ends once.
@@ -319,7 +319,9 @@ CREATE TABLE pdca_place ( -- one row: the last event that was looked through for
 );
 INSERT INTO pdca_place VALUES (1, 1, 0, repeat('0', 64));
 CREATE TABLE pdca_strategies (
-    strategy_id text COLLATE "C" PRIMARY KEY,
+    tenant text COLLATE "C" NOT NULL, -- `account:<id>`, or `client:<id>` for one that a client without accounts registered
+    strategy_id text COLLATE "C" NOT NULL,
+    registered boolean NOT NULL, -- by a person or a client; otherwise only an order has named it
     owner text COLLATE "C",
     health text COLLATE "C" NOT NULL,
     health_rank integer NOT NULL, -- the order of the healths
@@ -327,12 +329,16 @@ CREATE TABLE pdca_strategies (
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
     search text COLLATE "C" NOT NULL, -- id and owner, folded
-    body text NOT NULL -- the whole Strategy as JSON
+    body text NOT NULL, -- the whole Strategy as JSON
+    PRIMARY KEY (strategy_id, tenant)
 );
+CREATE INDEX pdca_strategies_of_tenant ON pdca_strategies (tenant, registered);
 CREATE TABLE pdca_strategy_tags (
-    strategy_id text COLLATE "C" NOT NULL REFERENCES pdca_strategies ON DELETE CASCADE,
+    tenant text COLLATE "C" NOT NULL,
+    strategy_id text COLLATE "C" NOT NULL,
     tag text COLLATE "C" NOT NULL,
-    PRIMARY KEY (strategy_id, tag)
+    PRIMARY KEY (strategy_id, tenant, tag),
+    FOREIGN KEY (strategy_id, tenant) REFERENCES pdca_strategies (strategy_id, tenant) ON DELETE CASCADE
 );
 CREATE TABLE pdca_requests (
     request_id text COLLATE "C" PRIMARY KEY,
@@ -355,6 +361,7 @@ CREATE TABLE pdca_items (
     request_id text COLLATE "C" NOT NULL REFERENCES pdca_requests ON DELETE CASCADE,
     number integer NOT NULL, -- from 0
     batch integer NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
     strategy_id text COLLATE "C" NOT NULL,
     state text COLLATE "C" NOT NULL,
     generation integer NOT NULL, -- of the claim: an earlier one can end nothing
@@ -366,19 +373,21 @@ CREATE TABLE pdca_items (
     outcome text, -- the ItemResult or ItemError as JSON
     artifacts text NOT NULL, -- what is known of its artifacts, as JSON
     PRIMARY KEY (request_id, number),
-    UNIQUE (request_id, strategy_id)
+    UNIQUE (request_id, strategy_id, tenant)
 );
 CREATE INDEX pdca_items_open ON pdca_items (request_id, batch, number) WHERE state IN ('queued', 'running');
 CREATE INDEX pdca_items_states ON pdca_items (request_id, state);
 CREATE TABLE pdca_artifacts (
     request_id text COLLATE "C" NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
     strategy_id text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
     media_type text NOT NULL,
     sha256 text NOT NULL,
     content bytea NOT NULL,
-    PRIMARY KEY (request_id, strategy_id, name),
-    FOREIGN KEY (request_id, strategy_id) REFERENCES pdca_items (request_id, strategy_id) ON DELETE CASCADE
+    PRIMARY KEY (request_id, strategy_id, name, tenant),
+    FOREIGN KEY (request_id, strategy_id, tenant) REFERENCES pdca_items (request_id, strategy_id, tenant)
+        ON DELETE CASCADE
 );
 CREATE TABLE pdca_tally ( -- all items that have ever ended, those of removed requests too
     outcome text COLLATE "C" PRIMARY KEY,

@@ -95,7 +95,7 @@ CREATE TABLE orders (
 
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
 -- For rechecks of strategies; orders without a strategy do not write it.
-CREATE INDEX orders_of_strategy ON orders (strategy, order_id, account_id) WHERE strategy IS NOT NULL;
+CREATE INDEX orders_of_strategy ON orders (account_id, strategy, order_id) WHERE strategy IS NOT NULL;
 -- The open orders at a venue, for the sweep that compares them with the venue's list. Final orders are not in the
 -- index, so their number does not slow it down.
 CREATE INDEX orders_open ON orders (venue, order_id)

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from switchyard.domain.events import encode
+from switchyard.domain.ids import AccountId
 from switchyard.domain.pdca.metric_names import METRICS, MetricName
 from switchyard.domain.pdca.metrics.chart import equity_chart
 from switchyard.domain.pdca.metrics.compute import Measured
@@ -50,6 +51,8 @@ class MetricsReport(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `metrics.json`."""
 
     request_id: str
+    account_id: AccountId | None
+    """None for a strategy of a client, in which no orders count."""
     strategy_id: str
     window_from: datetime
     window_to: datetime
@@ -90,6 +93,7 @@ def files(
     is_mixed = measured.net_pnl is None
     report = MetricsReport(
         request_id=request.request_id,
+        account_id=strategy.account_id,
         strategy_id=strategy.strategy_id,
         window_from=track.window.start,
         window_to=window_to,

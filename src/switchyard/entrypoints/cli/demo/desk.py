@@ -59,7 +59,9 @@ class Desk:
         settings = site.settings
         self._session = session
         self._operator_token = sign_token(settings, OPERATOR, TOKEN_TTL, scopes=OPERATOR_SCOPES, subject=OPERATOR)
-        self._pdca_token = sign_pdca_token(settings, OPERATOR, TOKEN_TTL, ("pdca", "pdca.gui"), PDCA_SCOPES)
+        self._pdca_token = sign_pdca_token(
+            settings, OPERATOR, TOKEN_TTL, ("pdca", "pdca.gui"), PDCA_SCOPES, account="*"
+        )
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["Desk"]:

@@ -43,7 +43,7 @@ async def open_the_day(desk: Desk, _trading: Trading) -> None:
             "capital": {"amount": DEPOSITS[trader.currency], "currency": trader.currency},
             "thresholds": {"reject_rate": {"degraded": Decimal("0.1"), "unhealthy": Decimal("0.6")}},
         }
-        await desk.pdca("PUT", f"/pdca/strategies/{trader.strategy}", body)
+        await desk.pdca("PUT", f"/pdca/strategies/{trader.strategy}?account={trader.account}", body)
     desk.story.tell(f"{len(ACCOUNTS)} accounts deposit JPY and USD; {len(TRADERS)} strategies begin to trade")
 
 

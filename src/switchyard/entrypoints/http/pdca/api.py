@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from switchyard.bootstrap import PdcaOffice
-from switchyard.domain.errors import InvalidKey, NotFound, RequestError, Unauthorized
+from switchyard.domain.errors import InvalidField, InvalidKey, NotFound, RequestError, Unauthorized
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.labels import STRATEGY
 from switchyard.domain.pdca.bodies import (
@@ -23,13 +23,21 @@ from switchyard.domain.pdca.bodies import (
     window_at,
 )
 from switchyard.domain.pdca.requests import Artifact, RecheckRequest
-from switchyard.domain.pdca.strategies import check_strategy_id, checked_strategy
+from switchyard.domain.pdca.strategies import (
+    Strategy,
+    StrategyKey,
+    Tenant,
+    Tenants,
+    check_strategy_id,
+    checked_strategy,
+)
 from switchyard.entrypoints.http.errors import REPLAYED, Header, WireResponse, json_response
 from switchyard.entrypoints.http.pdca.calls import ANSWER_BYTES_MAX, Call, Counter, Endpoint, answering
 from switchyard.entrypoints.http.pdca.downloads import Downloads
-from switchyard.entrypoints.http.pdca.queries import LIST_PARAMETERS, PAGE_PARAMETERS, page_of, strategy_query
+from switchyard.entrypoints.http.pdca.queries import LIST_PARAMETERS, PAGE_PARAMETERS, narrowed, page_of, strategy_query
 from switchyard.entrypoints.http.pdca.views import (
     AcceptedView,
+    DeletedView,
     DownloadView,
     StrategyListView,
     recheck_view,
@@ -39,7 +47,7 @@ from switchyard.entrypoints.http.queries import only
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.entrypoints.http.transport.doors import guarded
 from switchyard.ports.clock import Clock
-from switchyard.ports.pdca import StoredArtifact
+from switchyard.ports.pdca import StoredArtifact, StoredRequest
 from switchyard.ports.randomness import Randomness, fresh_ulid
 from switchyard.telemetry.traces import annotate, current_traceparent
 
@@ -77,6 +85,7 @@ class PdcaApi:
             Endpoint("POST", "/pdca/recheck_all", self._recheck_all, "recheck_all", writers, "pdca:recheck_all"),
             Endpoint("GET", "/pdca/recheck/{request_id}", self._show_recheck, "read", both, "pdca:read"),
             Endpoint("PUT", "/pdca/strategies/{strategy_id}", self._put, "recheck", writers, "pdca:strategies"),
+            Endpoint("DELETE", "/pdca/strategies/{strategy_id}", self._delete, "recheck", writers, "pdca:strategies"),
             Endpoint("GET", "/gui/strategies", self._list, "read", readers, "pdca:read"),
             Endpoint("GET", "/gui/strategies/{strategy_id}", self._show, "read", readers, "pdca:read"),
             Endpoint("GET", f"/pdca/downloads/{artifact}", self._sign, "read", both, "pdca:download"),
@@ -162,7 +171,7 @@ class PdcaApi:
     ) -> WireResponse:
         annotate(trace_id=new.trace_id, idempotency_key=key)
         new = replace(new, traceparent=current_traceparent())
-        created = await self._store.create(new, key, digest, strategies)
+        created = await self._store.create(new, key, digest, strategies, call.tenants)
         accepted = created.request
         call.request_id = accepted.request_id
         # Also for a repeat: the first one may have ended before the runner was told.
@@ -181,24 +190,53 @@ class PdcaApi:
         if not _ULID.fullmatch(request_id):
             raise NotFound("request not found")
         call.request_id = request_id
-        found = await self._store.items(request_id, page.offset, page.size)
-        if found is None:
+        found = await self._store.items(request_id, page.offset, page.size, call.tenants)
+        if found is None or not _may_see(call, found.stored):
             raise NotFound("request not found")
         return _bounded(json_response(200, recheck_view(found, page.number, page.size)))
 
-    async def _put(self, request: Request, _call: Call) -> WireResponse:
-        only(request.query_params, ())
+    async def _put(self, request: Request, call: Call) -> WireResponse:
+        only(request.query_params, ("account",))
         strategy_id = request.path_params["strategy_id"]
         check_strategy_id("id", strategy_id)
+        tenants = narrowed(call.tenants, request.query_params)
         stated = checked_strategy(parse_object(await read_body(request.receive)))
-        strategy, is_new = await self._store.put_strategy(strategy_id, stated, self._office.clock.now())
+        key = StrategyKey(await self._tenant_of(strategy_id, tenants), strategy_id)
+        strategy, is_new = await self._store.put_strategy(key, stated, self._office.clock.now())
         return json_response(201 if is_new else 200, strategy_view(strategy))
 
-    async def _list(self, request: Request, _call: Call) -> WireResponse:
+    async def _tenant_of(self, strategy_id: str, tenants: Tenants) -> Tenant:
+        """The tenant whose strategy a client registers: its only one, or the only one that has the strategy."""
+        if tenants is not None and not tenants:
+            raise InvalidField("account", "must be an account of the token")
+        if tenants is not None and len(tenants) == 1:
+            [tenant] = tenants
+            return tenant
+        found = await self._store.named(strategy_id, tenants, 2)
+        if len(found) != 1:
+            raise InvalidField("account", "must be given: the token is for several accounts")
+        return found[0].tenant
+
+    async def _delete(self, request: Request, call: Call) -> WireResponse:
+        only(request.query_params, ("account",))
+        strategy_id = request.path_params["strategy_id"]
+        check_strategy_id("id", strategy_id)
+        found = await self._find(strategy_id, narrowed(call.tenants, request.query_params))
+        deleted = found is not None and await self._store.delete_strategy(found.key)
+        return json_response(200, DeletedView(id=strategy_id, deleted=deleted))
+
+    async def _find(self, strategy_id: str, tenants: Tenants) -> Strategy | None:
+        """The strategy of this name; raises InvalidField if several of the caller's accounts have one."""
+        found = await self._store.named(strategy_id, tenants, 2)
+        if len(found) > 1:
+            raise InvalidField("account", "must be given: several accounts have this strategy")
+        return found[0] if found else None
+
+    async def _list(self, request: Request, call: Call) -> WireResponse:
         query = request.query_params
         only(query, LIST_PARAMETERS)
         page = page_of(query)
-        found = await self._store.strategies(strategy_query(query, page))
+        found = await self._store.strategies(strategy_query(query, page, call.tenants))
         body = StrategyListView(
             items=tuple([strategy_view(strategy) for strategy in found.strategies]),
             page=page.number,
@@ -207,29 +245,31 @@ class PdcaApi:
         )
         return _bounded(json_response(200, body))
 
-    async def _show(self, request: Request, _call: Call) -> WireResponse:
-        only(request.query_params, ())
-        strategy = await self._store.strategy(_strategy_id(request))
+    async def _show(self, request: Request, call: Call) -> WireResponse:
+        only(request.query_params, ("account",))
+        strategy = await self._find(_strategy_id(request), narrowed(call.tenants, request.query_params))
         if strategy is None:
             raise NotFound("strategy not found")
         return json_response(200, strategy_view(strategy))
 
     async def _sign(self, request: Request, call: Call) -> WireResponse:
-        only(request.query_params, ())
-        artifact = (await self._artifact(request, call)).artifact
-        url, expires_at = self._downloads.url(*_artifact_names(request))
+        only(request.query_params, ("account",))
+        found = await self._artifact(request, call, narrowed(call.tenants, request.query_params))
+        artifact = found.artifact
+        url, expires_at = self._downloads.url(found.tenant, *_artifact_names(request))
         body = DownloadView(
             **{name: getattr(artifact, name) for name in Artifact.__struct_fields__}, url=url, expires_at=expires_at
         )
         return json_response(200, body)
 
     async def _download(self, request: Request, call: Call) -> WireResponse:
-        only(request.query_params, ("expires", "signature"))
-        expires, signature = (request.query_params.get(name) for name in ("expires", "signature"))
-        if expires is None or signature is None:
-            raise Unauthorized("TOKEN_MISSING", "the URL must have expires and signature: ask for one")
-        self._downloads.check(*_artifact_names(request), expires, signature)
-        found = await self._artifact(request, call)
+        names = ("tenant", "expires", "signature")
+        only(request.query_params, names)
+        tenant, expires, signature = (request.query_params.get(name) for name in names)
+        if tenant is None or expires is None or signature is None:
+            raise Unauthorized("TOKEN_MISSING", "the URL must have tenant, expires and signature: ask for one")
+        self._downloads.check(tenant, *_artifact_names(request), expires=expires, signature=signature)
+        found = await self._artifact(request, call, frozenset({Tenant(tenant)}))
         headers = [
             (b"content-type", found.artifact.media_type.encode("latin-1", "replace")),
             (b"content-length", b"%d" % len(found.content)),
@@ -239,18 +279,25 @@ class PdcaApi:
         ]
         return WireResponse(200, headers, found.content)
 
-    async def _artifact(self, request: Request, call: Call) -> StoredArtifact:
+    async def _artifact(self, request: Request, call: Call, tenants: Tenants) -> StoredArtifact:
         request_id, strategy_id, name = _artifact_names(request)
         call.request_id = request_id
-        found = await self._store.artifact(request_id, strategy_id, name)
-        if found is None:
+        found = await self._store.artifacts(request_id, strategy_id, name, tenants, 2)
+        if not found:
             raise NotFound("artifact not found")
-        return found
+        if len(found) > 1:
+            raise InvalidField("account", "must be given: several accounts have this strategy")
+        return found[0]
 
 
 def _client(call: Call) -> str:
     assert call.client_id is not None, "the endpoint needs a token"
     return call.client_id
+
+
+def _may_see(call: Call, stored: StoredRequest) -> bool:
+    """Whether the request exists for the caller: its own strategies are in it, or it made it and nothing is in it."""
+    return bool(stored.progress.total) or call.tenants is None or stored.request.client_id == call.client_id
 
 
 def _key_of(request: Request) -> str:

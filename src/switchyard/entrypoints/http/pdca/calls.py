@@ -13,6 +13,7 @@ from starlette.types import Message, Scope, Send
 
 from switchyard.bootstrap import PdcaRateName
 from switchyard.domain.errors import IdempotencyConflict, InvalidField, RequestError, SwitchyardError
+from switchyard.domain.pdca.strategies import Tenants
 from switchyard.entrypoints.http.errors import Header, WireResponse, starlette_response
 from switchyard.entrypoints.http.pdca.errors import pdca_error
 from switchyard.entrypoints.http.pdca.rates import PdcaRates
@@ -41,6 +42,8 @@ class Call(msgspec.Struct):
     started: float
     endpoint: str = NO_ENDPOINT
     client_id: str | None = None
+    tenants: Tenants = frozenset()
+    """Whose strategies, rechecks and artifacts exist for the caller; all, if None."""
     request_id: str | None = None
     outcome: str = "ok"
     headers: list[Header] = []
@@ -129,6 +132,7 @@ class Counter:
         if endpoint.audiences:
             grant = await self._tokens.grant(authorization_header(request.scope), endpoint.audiences)
             call.client_id, counted = grant.client_id, f"client:{grant.client_id}"
+            call.tenants = grant.tenants
         # Before the scope: a client that may not do this must not do it without a limit.
         call.headers, over = await self._rates.take(endpoint.rate, counted)
         if over is not None:

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import NamedTuple, get_args
 
 from switchyard.domain.errors import InvalidField
+from switchyard.domain.ids import AccountId
+from switchyard.domain.labels import is_account
 from switchyard.domain.pdca.requests import Filter
-from switchyard.domain.pdca.strategies import HEALTHS, Health, check_tags
+from switchyard.domain.pdca.strategies import HEALTHS, Health, Tenants, check_tags, tenant_of_account
 from switchyard.entrypoints.http.queries import whole_number
 from switchyard.ports.pdca import SortField, StrategyQuery
 
@@ -15,7 +17,7 @@ PAGE_SIZES = (10, 100)
 PAGE_LIMIT = 1_000_000
 TEXT_LENGTH_MAX = 64
 SORT_FIELDS: tuple[SortField, ...] = get_args(SortField)
-LIST_PARAMETERS = ("health", "tags_any", "q", "sort", "page", "page_size")
+LIST_PARAMETERS = ("account", "health", "tags_any", "q", "sort", "page", "page_size")
 PAGE_PARAMETERS = ("page", "page_size")
 
 
@@ -39,10 +41,21 @@ def page_of(query: Mapping[str, str]) -> Page:
     )
 
 
-def strategy_query(query: Mapping[str, str], page: Page) -> StrategyQuery:
+def narrowed(tenants: Tenants, query: Mapping[str, str]) -> Tenants:
+    """Those of the tenants that the request is about: all, or the one of `account`; one of others looks missing."""
+    if "account" not in query:
+        return tenants
+    if not is_account(query["account"]):
+        raise InvalidField("account", "must be an account id")
+    named = frozenset({tenant_of_account(AccountId(query["account"]))})
+    return named if tenants is None else tenants & named
+
+
+def strategy_query(query: Mapping[str, str], page: Page, tenants: Tenants) -> StrategyQuery:
     """The filters and the order of a list of strategies."""
     sort, descending = _sort_of(query.get("sort", "id.asc"))
     return StrategyQuery(
+        tenants=narrowed(tenants, query),
         filter=Filter(tags_any=_tags_of(query), health=_healths_of(query)),
         text=_text_of(query),
         sort=sort,

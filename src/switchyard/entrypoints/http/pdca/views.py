@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from switchyard.domain.ids import AccountId
 from switchyard.domain.pdca.metric_names import MetricName
 from switchyard.domain.pdca.requests import Artifact, Filter, ItemError, ItemState, RecheckItem, RequestState, Window
 from switchyard.domain.pdca.strategies import Capital, Health, MetricValue, Strategy, Threshold
@@ -22,6 +23,7 @@ class StrategyView(msgspec.Struct, frozen=True, kw_only=True):
     """A strategy."""
 
     id: str
+    account: AccountId | None
     owner: str | None
     tags: tuple[str, ...]
     capital: Capital | None
@@ -33,6 +35,13 @@ class StrategyView(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[MetricName, MetricValue]
     created_at: datetime
     updated_at: datetime
+
+
+class DeletedView(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a deletion; the same for a strategy that there is not and one of others."""
+
+    id: str
+    deleted: bool
 
 
 class StrategyListView(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +76,7 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True):
     """One strategy of a request."""
 
     strategy: str
+    account: AccountId | None
     batch: int
     state: ItemState
     attempts: int
@@ -119,6 +129,7 @@ def strategy_view(strategy: Strategy) -> StrategyView:
     """A strategy as clients see it."""
     return StrategyView(
         id=strategy.strategy_id,
+        account=strategy.account_id,
         owner=strategy.owner,
         tags=strategy.tags,
         capital=strategy.capital,
@@ -175,7 +186,8 @@ def _runner_view(stored: StoredRequest) -> RunnerView:
 def _item_view(item: RecheckItem) -> ItemView:
     result = item.result
     return ItemView(
-        strategy=item.strategy_id,
+        strategy=item.key.strategy_id,
+        account=item.key.account_id,
         batch=item.batch,
         state=item.state,
         attempts=item.attempts,

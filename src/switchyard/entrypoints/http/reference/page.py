@@ -178,7 +178,7 @@ class _Page:
             [(media_type, content)] = operation["requestBody"]["content"].items()
             value = next(iter(content["examples"].values()))["value"]
             lines += [f"-H 'Content-Type: {media_type}'", f"-d {shlex.quote(json.dumps(value))}"]
-        if method in ("patch", "put") or (method == "post" and "requestBody" not in operation):
+        if method in ("patch", "put", "delete") or (method == "post" and "requestBody" not in operation):
             lines.append(f"-X {method.upper()}")
         return " \\\n  ".join(lines)
 

@@ -14,7 +14,9 @@ import jwt
 from switchyard.adapters.files.signing_keys import SigningKey
 from switchyard.domain import labels
 from switchyard.domain.errors import Forbidden, InvalidField, InvalidJson, Unauthorized
-from switchyard.entrypoints.http.transport.auth import LEEWAY_SECONDS, SCOPE, bearer_token, numeric_date
+from switchyard.domain.ids import AccountId
+from switchyard.domain.pdca.strategies import Tenants, tenant_of_account, tenant_of_client
+from switchyard.entrypoints.http.transport.auth import LEEWAY_SECONDS, SCOPE, bearer_token, is_account, numeric_date
 from switchyard.entrypoints.http.transport.bodies import parse_object
 from switchyard.entrypoints.http.transport.key_ring import KeyRing
 from switchyard.ports.clock import Clock
@@ -22,6 +24,8 @@ from switchyard.ports.clock import Clock
 # One algorithm for one kind of key: a public key can never be used as a shared secret.
 ALGORITHM = "RS256"
 CLIENT_LENGTH_MAX = 128
+# The `accounts` of a token that may see and change the strategies of all accounts and clients.
+ALL_ACCOUNTS = "*"
 
 
 class PdcaGrant(NamedTuple):
@@ -29,6 +33,8 @@ class PdcaGrant(NamedTuple):
 
     client_id: str
     scopes: frozenset[str]
+    tenants: Tenants
+    """Whose strategies, rechecks and artifacts exist for it."""
 
     def require(self, scope: str) -> None:
         """Raise Forbidden unless the token has the scope."""
@@ -63,7 +69,8 @@ class PdcaTokens:
             raise _invalid("the token's iss is not the issuer that this server trusts")
         if not _audiences_of(claims).intersection(audiences):
             raise _invalid(f"the token's aud must be {' or '.join(sorted(audiences))}")
-        return PdcaGrant(_client_of(claims), _scopes_of(claims))
+        client_id = _client_of(claims)
+        return PdcaGrant(client_id, _scopes_of(claims), _tenants_of(claims, client_id))
 
     async def _verified(self, token: bytes) -> dict[str, Any]:
         """Return the claims of a token whose signature is right."""
@@ -96,12 +103,19 @@ def issue_pdca_token(
     issuer: str,
     audiences: Sequence[str],
     scopes: Sequence[str],
+    accounts: Sequence[str] | None = None,
 ) -> str:
-    """Return a token that `PdcaTokens` accepts until its time to live is over."""
+    """Return a token that `PdcaTokens` accepts until its time to live is over.
+
+    `accounts`: those that it is for, or ALL_ACCOUNTS; without them it is for what its client registers itself.
+    """
     for scope in scopes:
         if SCOPE.fullmatch(scope) is None:
             raise InvalidField("scope", f"{scope!r} must be visible ASCII characters without quotes and backslashes")
     labels.check_label("subject", client_id, CLIENT_LENGTH_MAX)
+    for account in () if accounts is None or accounts == ALL_ACCOUNTS else accounts:
+        if not is_account(account):
+            raise InvalidField("account", f"{account!r} is not an account id")
     now = clock.now()
     claims = {
         "sub": client_id,
@@ -111,6 +125,8 @@ def issue_pdca_token(
         "exp": int((now + ttl).timestamp()),
         "scope": " ".join(scopes),
     }
+    if accounts is not None:
+        claims["accounts"] = accounts if accounts == ALL_ACCOUNTS else list(accounts)
     return jwt.encode(claims, key.pem, algorithm=ALGORITHM, headers={"kid": key.kid})
 
 
@@ -158,6 +174,18 @@ def _scopes_of(claims: dict[str, Any]) -> frozenset[str]:
     if not isinstance(scope, str) or not scope.strip(" "):
         raise _invalid("the token has no scope")
     return frozenset(scope.split(" ")) - {""}
+
+
+def _tenants_of(claims: dict[str, Any], client_id: str) -> Tenants:
+    # A malformed claim is an error; it must not fall back to the client.
+    if "accounts" not in claims:
+        return frozenset({tenant_of_client(client_id)})
+    match claims["accounts"]:
+        case str(text) if text == ALL_ACCOUNTS:
+            return None
+        case [_, *_] as accounts if all(is_account(account) for account in accounts):
+            return frozenset(tenant_of_account(AccountId(account)) for account in accounts)
+    raise _invalid(f"the token's accounts must be a list of account ids, or {ALL_ACCOUNTS!r} for all")
 
 
 def _invalid(message: str) -> Unauthorized:

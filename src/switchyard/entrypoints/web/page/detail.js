@@ -37,9 +37,9 @@ export class Detail {
     this.#open({ name: orderId, title: `Order ${orderId}`, read: () => readOrder(orderId), show: showOrder });
   }
 
-  /** Open a strategy. */
-  strategy(id) {
-    this.#open({ name: id, title: `Strategy ${id}`, read: () => readStrategy(id), show: showStrategy });
+  /** Open a strategy of an account. */
+  strategy(id, account) {
+    this.#open({ name: id, title: `Strategy ${id}`, read: () => readStrategy(id, account), show: showStrategy });
   }
 
   /** Read again what is open, if it is this order. */
@@ -139,12 +139,13 @@ function shownNumber(text) {
   return text === null || text === undefined ? null : number(text);
 }
 
-async function readStrategy(id) {
-  const strategy = await get("/gui/strategies/{strategy_id}", "strategies", { strategy_id: id });
+async function readStrategy(id, account) {
+  const query = account === null ? {} : { account };
+  const strategy = await get("/gui/strategies/{strategy_id}", "strategies", { strategy_id: id }, query);
   if (strategy.last_request_id === null) return { strategy, chart: { problem: "It was not checked yet." } };
   const artifact = { request_id: strategy.last_request_id, strategy_id: id, name: CHART };
   try {
-    const { url } = await get("/pdca/downloads/{request_id}/{strategy_id}/{name}", "strategies", artifact);
+    const { url } = await get("/pdca/downloads/{request_id}/{strategy_id}/{name}", "strategies", artifact, query);
     // The same picture for the whole dialog: a new signature would load it again.
     return { strategy, chart: { path: url.split("?")[0] }, url: () => url };
   } catch (error) {
@@ -163,6 +164,7 @@ function showStrategy({ strategy, chart, url }) {
     { title: "Why undefined", text: (row) => row.reason },
   ];
   const facts = [
+    ["Account", strategy.account ?? "–"],
     ["Health", badge(strategy.health, HEALTH_LEVELS[strategy.health])],
     ["Because", strategy.health_reasons.join("; ") || "–"],
     ["Checked (UTC)", time(strategy.last_checked_at)],

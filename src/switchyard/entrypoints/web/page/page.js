@@ -11,7 +11,7 @@ import { systemPart } from "./system.js";
 const detail = new Detail();
 const orders = new Orders({ select: (id) => detail.order(id) });
 const account = new Account();
-const strategies = new Strategies({ select: (id) => detail.strategy(id) });
+const strategies = new Strategies({ select: (id, account) => detail.strategy(id, account) });
 const stream = new Stream({ take, say: sayLive });
 const resystemPart = systemPart({ showDoubts });
 

@@ -46,11 +46,11 @@ export const READS = {
     "breaks[].amount", "breaks[].unit", "breaks[].here", "breaks[].there", "breaks[].firstSeenAt"
   ],
   "/gui/strategies": [
-    "items[].id", "items[].owner", "items[].tags[]", "items[].health", "items[].health_reasons[]", "items[].last_checked_at",
+    "items[].id", "items[].account", "items[].owner", "items[].tags[]", "items[].health", "items[].health_reasons[]", "items[].last_checked_at",
     "page", "page_size", "total"
   ],
   "/gui/strategies/{strategy_id}": [
-    "id", "owner", "tags[]", "capital.amount", "capital.currency", "health", "health_reasons[]", "last_checked_at", "last_request_id", "metrics.*.value",
+    "id", "account", "owner", "tags[]", "capital.amount", "capital.currency", "health", "health_reasons[]", "last_checked_at", "last_request_id", "metrics.*.value",
     "metrics.*.unit", "metrics.*.reason", "thresholds.*.degraded", "thresholds.*.unhealthy"
   ],
   "/pdca/downloads/{request_id}/{strategy_id}/{name}": ["url"],

@@ -11,7 +11,7 @@ const TYPING_MS = 300;
 export class Strategies {
   #page = 1; #typing = null; #select; #poll;
 
-  /** `select(id)` is called when the user opens a strategy. */
+  /** `select(id, account)` is called when the user opens a strategy. */
   constructor({ select }) {
     this.#select = select;
     this.#poll = new Poll({
@@ -53,6 +53,7 @@ export class Strategies {
   #show(page) {
     const columns = [
       { title: "Strategy", opens: true, text: (row) => row.id },
+      { title: "Account", kind: "long", text: (row) => row.account },
       { title: "Health", show: (row) => badge(row.health, HEALTH_LEVELS[row.health]) },
       { title: "Because", text: (row) => row.health_reasons.join("; ") || "–" },
       { title: "Checked (UTC)", show: (row) => time(row.last_checked_at) },
@@ -64,8 +65,8 @@ export class Strategies {
     at("strategies-before").hidden = this.#page <= 1;
     at("strategies-after").hidden = this.#page >= last;
     const shown = table("Strategies", columns, page.items, {
-      key: (row) => row.id,
-      select: (row) => this.#select(row.id),
+      key: (row) => `${row.account} ${row.id}`,
+      select: (row) => this.#select(row.id, row.account),
       quiet: true,
       level: (row) => (row.health === "unhealthy" ? "bad" : null),
       empty: isFiltered ? "No such strategies." : "There are no strategies yet: the first order of a strategy registers it.",
