@@ -15,6 +15,7 @@ from switchyard.domain.canonical import digest
 from tests.support.do_order import MARKET, PATH, RESTING, body, do_order, error, key_entry
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.polling import until
+from tests.support.venue_process import VenueProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -146,6 +147,40 @@ async def test_without_a_worker_a_gtc_order_waits_and_an_ioc_order_expires(tmp_p
         # The head of the queue has waited longer than an IOC order may, so the order is rejected at once.
         assert error(await do_order(gateway, "hasty-2")) == (503, "BROKER_DOWN")
         assert error(await do_order(gateway, "hasty", qty=0.2)) == (409, "IDEMPOTENCY_CONFLICT")
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+async def test_an_order_of_a_long_outage_ends_and_its_key_can_be_tried_again(
+    tmp_path: Path, engine: str, request: pytest.FixtureRequest
+) -> None:
+    settings = {"OUTBOX_RETRY_MAX": "1"}  # then orders wait for 5 s
+    if engine == "postgres":
+        settings["SWITCHYARD_DATABASE_URL"] = request.getfixturevalue("postgres_server").create_database()
+    venue = VenueProcess(tmp_path / "venue")
+    await venue.start()
+    async with running_gateway(tmp_path, VENUE_URL_SIM=venue.url, **settings) as gateway:
+        venue.kill()
+
+        async def is_blocked() -> bool:
+            [shown] = (await gateway.get("/venues")).json["venues"]
+            return bool(shown["breaker"] == "open")
+
+        await until(is_blocked)
+        first = await do_order(gateway, "k", account="out", **RESTING)
+        assert (first.status, first.json["status"], first.json["broker_order_id"]) == (201, "accepted", None)
+        [order] = await orders_of(gateway, "out")
+        ended = await gateway.until_status(str(order["orderId"]), "REJECTED", account="out")
+        assert ended["reason"] == "RETRY_EXHAUSTED"
+        await venue.start()
+
+        async def is_placed() -> bool:
+            again = await do_order(gateway, "k", account="out", **RESTING)
+            return again.status in (200, 201) and again.json["broker_order_id"] is not None
+
+        await until(is_placed)
+        assert len(await orders_of(gateway, "out")) >= 2, "a new generation of the key"
+        assert len(venue.events("order")) == 1
+    venue.close()
 
 
 async def test_a_repeat_of_a_rejected_order_gets_the_recorded_rejection(tmp_path: Path) -> None:
