@@ -140,6 +140,10 @@ async def test_a_repeat_of_a_rejected_order_is_answered_as_failed(tmp_path: Path
         await gateway.until_status(first, "REJECTED")
         again = (await place(gateway)).json
         assert (again["orderId"], again["status"], again["success"]) == (first, "failed", False)
+        # It is in the cache with its error, and answers no repeat: a failed request may be tried again.
+        assert (await figures(gateway))["idempotency_cache_entries{failed}"] == 1
+        once_more = (await place(gateway)).json
+        assert (once_more["message"], once_more["fromCache"]) == (again["message"], False)
 
 
 async def test_an_equal_order_after_the_window_is_a_new_order(tmp_path: Path, engine_settings: dict[str, str]) -> None:

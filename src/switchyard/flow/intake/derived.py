@@ -207,6 +207,8 @@ class DerivedDesk:
         ):
             self._key_cache.keep(placement.entry, "completed", now=intent.created_at)
         reason = order.reason if order is not None else None
+        if status == "failed" and placement.entry is not None:
+            self._key_cache.keep(placement.entry, "failed", now=intent.created_at, error=reason)
         return _duplicate_result(placement.order_id, status, from_cache=False, reason=reason)
 
 
