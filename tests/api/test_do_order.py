@@ -12,6 +12,8 @@ import pytest
 import pytest_asyncio
 
 from switchyard.domain.canonical import digest
+from switchyard.domain.ids import AccountId
+from switchyard.domain.positions import ACCOUNT_TOTAL
 from tests.support.do_order import MARKET, PATH, RESTING, body, do_order, error, key_entry
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.polling import until
@@ -205,3 +207,18 @@ async def test_a_key_can_be_reused_after_it_has_expired(tmp_path: Path) -> None:
         assert again.json["broker_order_id"] != first.json["broker_order_id"]
         shown = (await gateway.request("GET", "/metrics", account=None)).body.decode()
         assert "idempotency_expired_keys_reused_total 1.0" in shown
+
+
+async def test_the_specifications_example_works_after_a_losing_round_trip_and_limits_hold(tmp_path: Path) -> None:
+    conditions = {"max_dd": 0.1, "max_consecutive_loss": 3, "max_spread": 0.002}
+    async with running_gateway(tmp_path) as gateway:
+        for number, side in enumerate(("BUY", "SELL")):  # at the ask, then at the bid
+            answer = await do_order(gateway, f"k{number}", side=side, risk_constraints=conditions)
+            assert (answer.status, answer.json["status"]) == (201, "filled")
+        total = (AccountId("do"), ACCOUNT_TOTAL)
+        lost = (await gateway.engine._database.journal.load_positions([total]))[total]
+        assert lost.realised_pnl < 0, "the test needs a loss"
+        assert (await do_order(gateway, "again", risk_constraints=conditions)).status == 201
+        rejected = await do_order(gateway, "tight", risk_constraints={"max_dd": 0})
+        assert (rejected.status, rejected.json["reason_code"]) == (422, "MAX_DD")
+        assert "DO_RISK_CAPITAL 1000000" in rejected.json["message"]

@@ -55,6 +55,8 @@ async def test_the_settings_can_allow_unlisted_symbols(tmp_path: Path) -> None:
         assert (typo.status, typo.json["reason"]) == (422, "UNKNOWN_SYMBOL")
         lots = await do_order(gateway, "k", instrument="TSLA")
         assert (lots.status, lots.json["reason_code"]) == (422, "UNKNOWN_SYMBOL")
+        # The setting has no effect here: an unlisted symbol has no lot.
+        assert "instruments" in lots.json["message"] and "UNLISTED" not in lots.json["message"]
 
 
 async def test_a_label_that_looks_like_another_is_rejected_and_named(gateway: RunningGateway) -> None:

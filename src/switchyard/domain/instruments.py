@@ -149,11 +149,10 @@ class Catalogue:
             raise UnknownSymbol(field, f"is not a listed instrument: did you mean {suggestion}?")
         if not is_symbol:
             raise InvalidField(field, f"must match {SYMBOL.pattern}")
-        raise UnknownSymbol(
-            field,
-            "is not a listed instrument: add it to the section `instruments` of the settings, or set "
-            "SWITCHYARD_UNLISTED_SYMBOLS=allow",
-        )
+        advice = "add it to the section `instruments` of the settings"
+        if not listed_only:
+            advice += ", or set SWITCHYARD_UNLISTED_SYMBOLS=allow"
+        raise UnknownSymbol(field, f"is not a listed instrument: {advice}")
 
     def _like(self, symbol: str) -> str | None:
         """The listed symbol that was probably meant; none where no symbol is near."""

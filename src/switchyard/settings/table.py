@@ -125,10 +125,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("DO_RATE_PER_MIN", "do_rate_per_minute", "60", parse.whole(1, 1_000_000),
             "`/do/order`: requests per minute and client. The client is the account of the token, else the IP address. "
             "Further requests get 429."),
-    Setting("DO_RISK_CAPITAL", "do_risk_capital", "0", parse.amount,
-            "`/do/order`: capital that is added to the high-water mark of the realised P&L to get the base of the "
-            "`max_dd` ratio. With `0`, a loss without an earlier gain is an infinite drawdown and violates any "
-            "`max_dd`."),
+    Setting("DO_RISK_CAPITAL", "do_risk_capital", "1000000", parse.amount,
+            "`/do/order`: capital of an account, in the currency of its prices. It is added to the high-water mark of "
+            "the realised P&L to get the base of the `max_dd` ratio. The default is the size of a demo account: with it, "
+            "`max_dd` 0.1 rejects orders after a loss of 100,000. Set it to your own capital. With `0`, a loss without "
+            "an earlier gain is an infinite drawdown and violates any `max_dd`."),
     Setting("DO_IDEMPOTENCY_TTL_SEC", "do_key_ttl", "172800", parse.seconds(1, 31_536_000),
             "`/do/order`: seconds for which an idempotency key is kept after its first request; 48 hours by default. A "
             "key is never deleted before its order has ended."),
