@@ -158,6 +158,13 @@ class DerivedDesk:
         states = await self._journal.load([entry.order_id])
         return entry.order_id in states and is_proven_unsent(states[entry.order_id])
 
+    async def ended_order(self, intent: Intent, entry: KeyEntry) -> Order | None:
+        """Return the first request's order if it has ended; None while it has not, or while a restore may hide that."""
+        if is_lost_key_alive(self._restored_at, self._resolution, intent.created_at, self._clock.jumped_at):
+            return None
+        state = (await self._journal.load([entry.order_id])).get(entry.order_id)
+        return state.order if state is not None and is_final(state.order.status) else None
+
     def _derived_key(self, account: AccountId, order: OrderRequest) -> str:
         generation = self._settings.key_generation
         started = self._clock.monotonic()
