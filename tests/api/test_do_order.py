@@ -222,3 +222,22 @@ async def test_the_specifications_example_works_after_a_losing_round_trip_and_li
         rejected = await do_order(gateway, "tight", risk_constraints={"max_dd": 0})
         assert (rejected.status, rejected.json["reason_code"]) == (422, "MAX_DD")
         assert "DO_RISK_CAPITAL 1000000" in rejected.json["message"]
+
+
+async def test_an_order_below_the_minimum_lot_is_rejected_unless_it_only_reduces_a_position(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        small = await do_order(gateway, "small", account="lots", qty=0.005)
+        assert (small.status, small.json["error"], small.json["reason_code"]) == (
+            422,
+            "VALIDATION_ERROR",
+            "MIN_ORDER_SIZE",
+        )
+        units = await gateway.place(account="lots", qty=999)
+        assert (units.status, units.json["reason"]) == (422, "MIN_ORDER_SIZE")
+        smallest = await do_order(gateway, "smallest", account="lots", qty=0.01)
+        assert (smallest.status, smallest.json["filled_qty"]) == (201, 0.01)
+        exit_ = await do_order(gateway, "exit", account="lots", qty=0.005, side="SELL")
+        assert (exit_.status, exit_.json["filled_qty"]) == (201, 0.005)
+        listed = (await gateway.get("/instruments")).json["instruments"]
+        majors = [each for each in listed if each["kind"] == "fx"]
+        assert {(each["lot"], each["minQty"], each["step"]) for each in majors} == {(100_000, 1_000, 1)}

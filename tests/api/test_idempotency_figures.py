@@ -41,7 +41,7 @@ async def test_the_metrics_of_the_specification_have_the_right_values(
             return bool((await place(gateway, derive)).json["fromCache"])
 
         await until(is_from_cache)
-        await place(gateway, {}, qty=7)
+        await place(gateway, {}, qty=7000)
         found = await figures(gateway)
         assert found["orders_placed_total"] == 2
         assert found["idempotency_duplicate_orders_prevented_total"] == repeats

@@ -40,7 +40,7 @@ async def test_the_symbols_of_the_specifications_examples_are_filled_near_their_
         ("AAPL", 150, 210),
         ("EURUSD", 1.0, 1.2),
     ):
-        order_id = (await embedded.place(symbol=symbol, qty=1)).json["orderId"]
+        order_id = (await embedded.place(symbol=symbol, qty=1000)).json["orderId"]
         order = await embedded.until_status(order_id, "FILLED")
         assert low < order["avgPrice"] < high, symbol
 
