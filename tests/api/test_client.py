@@ -163,7 +163,7 @@ async def test_another_order_under_the_same_key_is_a_conflict(client: AsyncClien
 
 async def test_orders_come_newest_first_over_all_pages(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAGE_ORDERS_MAX", 2)
-    placed = [(await client.place("USDJPY", "BUY", number)).order_id for number in range(1, 6)]
+    placed = [(await client.place("USDJPY", "BUY", number * 1000)).order_id for number in range(1, 6)]
     assert [order.order_id async for order in client.orders()] == placed[::-1]
     assert [order.order_id async for order in client.orders(limit=3)] == placed[:1:-1]
 

@@ -135,7 +135,7 @@ async def test_a_position_that_was_opened_again_is_closed_again(gateway: Running
 
 async def test_a_close_that_ended_without_a_fill_can_be_repeated(embedded: RunningGateway) -> None:
     await hold(embedded)
-    terms = {"qty": 400, "type": "LIMIT", "price": 500, "timeInForce": "IOC"}
+    terms: dict[str, Any] = {"qty": 400, "type": "LIMIT", "price": 500, "timeInForce": "IOC"}
     first = await close(embedded, **terms)
     await embedded.until_status(first.json["orderId"], "CANCELED", "EXPIRED")
     second = await close(embedded, **terms)

@@ -120,7 +120,7 @@ async def test_the_broker_and_the_journal_agree_after_a_storm_of_amends_fills_ca
     await broker.set_faults(**FAULTS)
     chance, requests = random.Random(mode), list[tuple[str, str, dict[str, Any]]]()
     for turn in range(3):
-        orders = [await place(session, process, body=RESTING) for _ in range(12)]
+        orders = [await place(session, process, body=RESTING, qty=2000) for _ in range(12)]
         await asyncio.gather(*(storm(session, process, order_id, chance, requests) for order_id in orders))
         if turn == 1:
             process.kill()
@@ -145,7 +145,7 @@ async def storm(
     """Amend an order several times, in the end perhaps to a price that fills it, and cancel some."""
     for number in range(4):
         price = chance.choice([90, 110, 1000]) if number == 3 else chance.choice([80, 90, 110])
-        key, body = f"{order_id}-{number}", {"qty": chance.choice([300, 700, 1500, 2500]), "price": price}
+        key, body = f"{order_id}-{number}", {"qty": chance.choice([1300, 1700, 2500, 3500]), "price": price}
         status, answer, _ = await amend(session, process, order_id, key, **body)
         if status == 202:
             requests.append((order_id, key, body))

@@ -88,8 +88,8 @@ def _equity(symbol: str) -> Instrument:
 
 
 # The largest sizes are far above any sensible order: they stop a slipped finger, not a trader.
-# FX majors with their usual ticks and the usual smallest order of retail brokers, 0.01 lot. Their step stays one unit: a
-# position that part fills have left must be closable. Then the symbols of the specifications' examples; other
+# FX majors with their usual ticks and the usual smallest order of retail brokers, 0.01 lot. Their step stays one unit:
+# a position that part fills have left must be closable. Then the symbols of the specifications' examples; other
 # instruments come from the `instruments` section of the settings.
 DEFAULT_INSTRUMENTS: Mapping[str, Instrument] = {
     instrument.symbol: instrument
