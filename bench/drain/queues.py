@@ -51,6 +51,8 @@ def switchyard(*, fills: bool) -> Queue:
             "VENUE_URL_SIM": "null:" if fills else "null:resting",
             "OUTBOX_BATCH_SIZE": str(BATCH_SIZE),
             "OUTBOX_PARALLELISM": str(PARALLELISM),
+            # A long queue: its last orders must not end because they have waited for long.
+            "SWITCHYARD_UNSENT_WAIT_SEC": "86400",
             "SWITCHYARD_LOG_LEVEL": "warning",
         },
     )

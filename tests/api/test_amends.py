@@ -197,13 +197,13 @@ async def test_an_order_that_reduces_nothing_any_more_is_judged_by_the_limits(tm
 
 
 async def test_an_amended_close_does_not_turn_the_position_around(embedded: RunningGateway) -> None:
-    bought = await embedded.place(side="BUY", qty=1000)
+    bought = await embedded.place(side="BUY", qty=3000)
     await embedded.until_status(bought.json["orderId"], "FILLED")
     body = {"type": "LIMIT", "price": 400}
     placed = await embedded.request("POST", "/positions/USDJPY/close", body=body)
     order_id = placed.json["orderId"]
     await embedded.until_status(order_id, "WORKING")
-    sold = await embedded.place(side="SELL", qty=600)
+    sold = await embedded.place(side="SELL", qty=2600)
     await embedded.until_status(sold.json["orderId"], "FILLED")
 
     async def is_settled() -> bool:

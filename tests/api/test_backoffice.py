@@ -156,7 +156,7 @@ async def test_books_that_cannot_be_written_say_so_until_they_have_caught_up(
 async def test_pages_of_positions_and_balances_reach_every_row(tmp_path: Path) -> None:
     async with trading(tmp_path) as (gateway, office):
         for symbol in ("USDJPY", "EURUSD", "BTC", "EURJPY"):
-            await filled(gateway, office, symbol=symbol, qty=1)
+            await filled(gateway, office, symbol=symbol, qty=1000)
         for path, name, key, expected in (
             ("/positions", "positions", "symbol", ["BTC", "EURJPY", "EURUSD", "USDJPY"]),
             ("/balances", "balances", "currency", ["JPY", "USD"]),

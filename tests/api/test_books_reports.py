@@ -204,10 +204,10 @@ async def test_after_a_restore_the_books_stop_until_a_person_adopts_the_new_epoc
     listed = await asyncio.to_thread(run_command, "ledger", "orphans", "--json", **environment)
     assert [json.loads(line)["orderId"] for line in listed.stdout.splitlines()] == [lost, lost]
     async with trading(tmp_path) as (gateway, office):
-        await filled(gateway, office, qty=5)
+        await filled(gateway, office, qty=5000)
         await until_read(gateway, office)
         assert (await office.get("/health", account=None)).status == 200
         [position] = (await office.get("/positions")).json["positions"]
-        assert position["qty"] == 705
+        assert position["qty"] == 5700
     verified = await verify_books(settings, ignore)
     assert (verified.entries, verified.lines) == (6, ())

@@ -81,7 +81,7 @@ async def test_an_order_is_placed_and_read_back_exactly(client: AsyncClient) -> 
 
 
 async def test_an_order_without_a_limit_is_a_market_order(client: AsyncClient) -> None:
-    placed = await client.place("USDJPY", "SELL", 2)
+    placed = await client.place("USDJPY", "SELL", 2000)
     assert (await client.order(placed.order_id)).type == "MARKET"
 
 
@@ -89,7 +89,7 @@ async def test_a_request_with_a_lost_response_is_retried_under_the_same_key(
     client: AsyncClient, proxy: FaultyProxy
 ) -> None:
     proxy.lose_answer(times=2)
-    placed = await client.place("USDJPY", "BUY", 1)
+    placed = await client.place("USDJPY", "BUY", 1000)
     keys = proxy.headers("Idempotency-Key")
     assert len(keys) == 3
     assert set(keys) == {placed.idempotency_key}
@@ -99,12 +99,12 @@ async def test_a_request_with_a_lost_response_is_retried_under_the_same_key(
 
 async def test_a_503_is_retried_under_the_same_key(client: AsyncClient, proxy: FaultyProxy) -> None:
     proxy.be_unavailable()
-    placed = await client.place("USDJPY", "BUY", 1)
+    placed = await client.place("USDJPY", "BUY", 1000)
     assert proxy.headers("Idempotency-Key") == [placed.idempotency_key] * 2
 
 
 async def test_two_orders_have_two_keys(client: AsyncClient) -> None:
-    first, second = await client.place("USDJPY", "BUY", 1), await client.place("USDJPY", "BUY", 1)
+    first, second = await client.place("USDJPY", "BUY", 1000), await client.place("USDJPY", "BUY", 1000)
     assert first.idempotency_key != second.idempotency_key
     assert first.order_id != second.order_id
 
@@ -114,10 +114,10 @@ async def test_after_the_last_attempt_the_error_carries_the_key_for_a_safe_retry
 ) -> None:
     proxy.lose_answer(times=QUICK.attempts_max)
     with pytest.raises(NotReachable) as failure:
-        await client.place("USDJPY", "BUY", 1)
+        await client.place("USDJPY", "BUY", 1000)
     assert failure.value.in_doubt
     assert len(proxy.headers("Idempotency-Key")) == QUICK.attempts_max
-    placed = await client.place("USDJPY", "BUY", 1, idempotency_key=failure.value.idempotency_key)
+    placed = await client.place("USDJPY", "BUY", 1000, idempotency_key=failure.value.idempotency_key)
     assert placed.replayed
     assert len([order async for order in client.orders()]) == 1
 
@@ -125,7 +125,7 @@ async def test_after_the_last_attempt_the_error_carries_the_key_for_a_safe_retry
 async def test_an_order_that_was_never_sent_is_not_in_doubt(kind: str, unused_url: str) -> None:
     async with make_client(kind, unused_url, "token", retry=QUICK) as client:
         with pytest.raises(NotReachable, match="Connection refused") as failure:
-            await client.place("USDJPY", "BUY", 1)
+            await client.place("USDJPY", "BUY", 1000)
     assert not failure.value.in_doubt
     assert failure.value.idempotency_key is None
 
@@ -134,7 +134,7 @@ async def test_https_against_a_plain_port_says_so_and_is_not_in_doubt(kind: str,
     url = embedded.url.replace("http://", "https://")
     async with make_client(kind, url, "token", retry=QUICK) as client:
         with pytest.raises(NotReachable, match=r"no TLS connection to .*: use http://") as failure:
-            await client.place("USDJPY", "BUY", 1)
+            await client.place("USDJPY", "BUY", 1000)
     assert not failure.value.in_doubt
 
 
@@ -150,27 +150,27 @@ async def test_a_key_that_is_invalid_in_a_header_is_rejected_before_sending(
     client: AsyncClient, proxy: FaultyProxy
 ) -> None:
     with pytest.raises(InvalidKey):
-        await client.place("USDJPY", "BUY", 1, idempotency_key="two\r\nlines")
+        await client.place("USDJPY", "BUY", 1000, idempotency_key="two\r\nlines")
     assert proxy.headers("Idempotency-Key") == []
 
 
 async def test_another_order_under_the_same_key_is_a_conflict(client: AsyncClient) -> None:
-    await client.place("USDJPY", "BUY", 1, idempotency_key="k-1")
+    await client.place("USDJPY", "BUY", 1000, idempotency_key="k-1")
     with pytest.raises(ApiError) as failure:
-        await client.place("USDJPY", "BUY", 2, idempotency_key="k-1")
+        await client.place("USDJPY", "BUY", 2000, idempotency_key="k-1")
     assert (failure.value.status, failure.value.reason) == (409, "IDEMPOTENCY_CONFLICT")
 
 
 async def test_orders_come_newest_first_over_all_pages(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAGE_ORDERS_MAX", 2)
-    placed = [(await client.place("USDJPY", "BUY", number)).order_id for number in range(1, 6)]
+    placed = [(await client.place("USDJPY", "BUY", number * 1000)).order_id for number in range(1, 6)]
     assert [order.order_id async for order in client.orders()] == placed[::-1]
     assert [order.order_id async for order in client.orders(limit=3)] == placed[:1:-1]
 
 
 async def test_orders_can_be_filtered_by_status_and_symbol(client: AsyncClient, embedded: RunningGateway) -> None:
-    done = await client.place("USDJPY", "BUY", 1)
-    await client.place("EURUSD", "BUY", 1)
+    done = await client.place("USDJPY", "BUY", 1000)
+    await client.place("EURUSD", "BUY", 1000)
     await embedded.until_status(done.order_id, "FILLED")
     filtered = [order.order_id async for order in client.orders(statuses=["FILLED", "EXPIRED"], symbol="USDJPY")]
     assert filtered == [done.order_id]
@@ -183,7 +183,7 @@ async def test_an_open_order_is_cancelled(client: AsyncClient, embedded: Running
 
 
 async def test_an_order_that_has_ended_cannot_be_cancelled(client: AsyncClient, embedded: RunningGateway) -> None:
-    placed = await client.place("USDJPY", "BUY", 1)
+    placed = await client.place("USDJPY", "BUY", 1000)
     await embedded.until_status(placed.order_id, "FILLED")
     with pytest.raises(ApiError) as failure:
         await client.cancel(placed.order_id)
@@ -193,7 +193,7 @@ async def test_an_order_that_has_ended_cannot_be_cancelled(client: AsyncClient, 
 async def test_a_missing_order_and_an_order_of_another_account_give_the_same_error(
     kind: str, client: AsyncClient, embedded: RunningGateway
 ) -> None:
-    placed = await client.place("USDJPY", "BUY", 1)
+    placed = await client.place("USDJPY", "BUY", 1000)
     async with make_client(kind, embedded.url, embedded.token("other")) as other_client:
         for order_id in (placed.order_id, "ord_missing", "../orders", "a b?c#d"):
             with pytest.raises(ApiError) as failure:
@@ -211,7 +211,7 @@ async def test_a_bad_token_is_rejected_at_once(kind: str, embedded: RunningGatew
 async def test_events_of_an_order_and_of_the_account_come_oldest_first(
     client: AsyncClient, embedded: RunningGateway
 ) -> None:
-    first, second = await client.place("USDJPY", "BUY", 1), await client.place("USDJPY", "BUY", 1)
+    first, second = await client.place("USDJPY", "BUY", 1000), await client.place("USDJPY", "BUY", 1000)
     await embedded.until_status(second.order_id, "FILLED")
     of_order = [event async for event in client.events(order_id=first.order_id)]
     of_account = [event async for event in client.events(account_id="demo")]
@@ -224,7 +224,7 @@ async def test_events_of_an_order_and_of_the_account_come_oldest_first(
 async def test_events_are_read_over_all_pages_in_both_directions(
     client: AsyncClient, embedded: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    placed = await client.place("USDJPY", "BUY", 1)
+    placed = await client.place("USDJPY", "BUY", 1000)
     await embedded.until_status(placed.order_id, "FILLED")
     everything = [event async for event in client.events(order_id=placed.order_id)]
     assert len(everything) > 3
@@ -253,7 +253,7 @@ async def test_a_broken_stream_resumes_after_the_last_message_without_gap_or_rep
     proxy.cut_at(b'"status":"WORKING"')
     async with aclosing(client.stream(on_disconnect=losses.append)) as messages:
         assert isinstance(await anext(messages), StreamReady)
-        placed = await client.place("USDJPY", "BUY", 1)
+        placed = await client.place("USDJPY", "BUY", 1000)
         updates = await until_filled(messages)
     orders = [update.order for update in updates]
     assert {order.order_id for order in orders} == {placed.order_id}
@@ -269,14 +269,14 @@ async def test_a_broken_stream_resumes_after_the_last_message_without_gap_or_rep
 async def test_a_new_stream_can_resume_after_an_earlier_one(client: AsyncClient) -> None:
     async with aclosing(client.stream()) as messages:
         await anext(messages)
-        await client.place("USDJPY", "BUY", 1)
+        await client.place("USDJPY", "BUY", 1000)
         seen = await until_filled(messages)
     async with aclosing(client.stream(last_event_id=seen[0].id)) as messages:
         assert await until_filled(messages) == seen[1:]
 
 
 async def test_the_stream_of_an_order_starts_with_a_snapshot(client: AsyncClient) -> None:
-    placed = await client.place("USDJPY", "BUY", 1)
+    placed = await client.place("USDJPY", "BUY", 1000)
     async with aclosing(client.stream(placed.order_id)) as messages, asyncio.timeout(DEADLINE_SECONDS):
         events = [await anext(messages), await anext(messages)]
     assert [event.message.event for event in events] == ["ready", "order_snapshot"]
@@ -313,7 +313,7 @@ async def test_a_stream_that_never_connects_fails_after_the_last_attempt(kind: s
 async def test_a_response_of_another_service_is_unreadable(kind: str) -> None:
     async with web_page() as url, make_client(kind, url, "token", retry=QUICK) as client:
         with pytest.raises(UnreadableResponse) as failure:
-            await client.place("USDJPY", "BUY", 1)
+            await client.place("USDJPY", "BUY", 1000)
         assert failure.value.idempotency_key is not None
         with pytest.raises(UnreadableResponse):
             await anext(client.stream())

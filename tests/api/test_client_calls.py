@@ -232,7 +232,7 @@ async def test_the_synchronous_client_uses_its_connection_again(embedded: Runnin
     async with faulty_proxy(embedded.url) as proxy:
         with Client(proxy.url, embedded.token()) as client:
             for _ in range(3):
-                await asyncio.to_thread(client.place, "USDJPY", "BUY", 1)
+                await asyncio.to_thread(client.place, "USDJPY", "BUY", 1000)
         assert len(proxy.headers("Idempotency-Key")) == 3
         assert proxy.connections == 1
 
@@ -249,7 +249,7 @@ async def test_the_synchronous_client_notices_that_the_server_closed_an_idle_con
 async def test_threads_share_the_synchronous_client(embedded: RunningGateway) -> None:
     def place_all() -> set[str]:
         with Client(embedded.url, embedded.token()) as client, ThreadPoolExecutor(8) as pool:
-            return {each.order_id for each in pool.map(lambda _: client.place("USDJPY", "BUY", 1), range(40))}
+            return {each.order_id for each in pool.map(lambda _: client.place("USDJPY", "BUY", 1000), range(40))}
 
     assert len(await asyncio.to_thread(place_all)) == 40
 

@@ -134,7 +134,7 @@ async def test_a_rejection_is_a_failure_with_the_message_of_the_gateway(embedded
         assert text in result.message
         assert "doubt" not in result.message
     token = embedded.token("demo")[:-2]
-    rejected = await place_order_with_idempotency("demo", "USDJPY", "BUY", 1, base_url=embedded.url, token=token)
+    rejected = await place_order_with_idempotency("demo", "USDJPY", "BUY", 1000, base_url=embedded.url, token=token)
     assert (rejected.status, "TOKEN" in rejected.message) == ("failed", True)
 
 
@@ -168,16 +168,16 @@ async def test_url_and_token_default_to_the_environment(
 ) -> None:
     monkeypatch.delenv("SWITCHYARD_TOKEN", raising=False)
     with pytest.raises(SettingError, match="SWITCHYARD_TOKEN"):
-        await place_order_with_idempotency("demo", "USDJPY", "BUY", 1)
+        await place_order_with_idempotency("demo", "USDJPY", "BUY", 1000)
     monkeypatch.setenv("SWITCHYARD_TOKEN", embedded.token("demo"))
     monkeypatch.setenv("SWITCHYARD_HOST", "0.0.0.0")
     monkeypatch.setenv("SWITCHYARD_PORT", embedded.url.rpartition(":")[2])
-    assert (await place_order_with_idempotency("demo", "USDJPY", "BUY", 1)).status == "placed"
+    assert (await place_order_with_idempotency("demo", "USDJPY", "BUY", 1000)).status == "placed"
 
 
 async def test_a_client_can_place_by_content_and_by_key(embedded: RunningGateway) -> None:
     async with AsyncClient(embedded.url, embedded.token("demo")) as client:
-        first = await client.place_by_content("USDJPY", "BUY", 5)
-        again = await client.place_by_content("USDJPY", "BUY", 5)
-        keyed = await client.place("USDJPY", "BUY", 5)
+        first = await client.place_by_content("USDJPY", "BUY", 5000)
+        again = await client.place_by_content("USDJPY", "BUY", 5000)
+        keyed = await client.place("USDJPY", "BUY", 5000)
     assert first.orderId == again.orderId != keyed.order_id

@@ -1,5 +1,6 @@
 """`POST /positions/{symbol}/close`: one order that can only reduce the position."""
 
+import asyncio
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -93,12 +94,67 @@ async def test_a_key_derived_from_the_content_finds_the_first_close(embedded: Ru
     assert (await embedded.order(rest.json["orderId"]))["qty"] == 600
 
 
+async def test_an_equal_close_without_a_key_is_a_duplicate_of_the_first(gateway: RunningGateway) -> None:
+    await hold(gateway)
+    part = await close(gateway, qty=400)
+    await gateway.until_status(part.json["orderId"], "FILLED")
+    again = await close(gateway, qty=400)
+    assert (part.status, again.status) == (202, 200)
+    assert (again.json["status"], again.json["orderId"]) == ("duplicate_detected", part.json["orderId"])
+    assert again.json["originalRequestId"] == part.json["requestId"]
+    assert again.headers["Idempotent-Replayed"] == "true"
+
+    # The rest is closed by another request, and then there is nothing left to close.
+    rest = await close(gateway)
+    order = await gateway.until_status(rest.json["orderId"], "FILLED")
+    repeats = await asyncio.gather(close(gateway), close(gateway))
+    assert (rest.status, order["qty"]) == (202, 600)
+    assert [(repeat.status, repeat.json["orderId"]) for repeat in repeats] == [(200, rest.json["orderId"])] * 2
+
+    # A key, or a header that says so, makes it a close of its own.
+    await hold(gateway)
+    async with asyncio.TaskGroup() as group:
+        keyed = group.create_task(close(gateway, key="own", qty=400))
+        headers = {"Idempotency-Derive": "false"}
+        path = "/positions/USDJPY/close"
+        plain = group.create_task(gateway.request("POST", path, body={"qty": 400}, headers=headers))
+    assert len({part.json["orderId"], keyed.result().json["orderId"], plain.result().json["orderId"]}) == 3
+
+
+async def test_a_position_that_was_opened_again_is_closed_again(gateway: RunningGateway) -> None:
+    await hold(gateway)
+    first = await close(gateway)
+    await gateway.until_status(first.json["orderId"], "FILLED")
+    await hold(gateway, side="SELL")
+    second = await close(gateway)
+    order = await gateway.until_status(second.json["orderId"], "FILLED")
+    assert (second.status, order["side"], order["qty"]) == (202, "BUY", 1000)
+    again = await close(gateway)
+    assert (again.status, again.json["orderId"]) == (200, second.json["orderId"])
+
+
+async def test_a_close_that_ended_without_a_fill_can_be_repeated(embedded: RunningGateway) -> None:
+    await hold(embedded)
+    terms: dict[str, Any] = {"qty": 400, "type": "LIMIT", "price": 500, "timeInForce": "IOC"}
+    first = await close(embedded, **terms)
+    await embedded.until_status(first.json["orderId"], "CANCELED", "EXPIRED")
+    second = await close(embedded, **terms)
+    assert (second.status, second.json["orderId"] != first.json["orderId"]) == (202, True)
+
+
+async def test_without_derived_keys_every_close_without_a_key_is_a_new_one(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, IDEMPOTENCY_ENABLED="false") as gateway:
+        await hold(gateway)
+        closes = [await close(gateway, qty=400) for _ in range(2)]
+        assert [answer.status for answer in closes] == [202, 202]
+
+
 async def test_risk_rules_bind_a_close_but_limits_on_exposure_do_not(tmp_path: Path) -> None:
     limits = {"RISK_MAX_OPEN_ORDERS": "1", "RISK_MAX_QTY": "1000"}
     async with running_gateway(tmp_path, **limits) as gateway:
         await hold(gateway)
         await hold(gateway)
-        await gateway.place(type="LIMIT", price=1, qty=1)  # the one open order that is allowed
+        await gateway.place(type="LIMIT", price=1)  # the one open order that is allowed
 
         rejected = await close(gateway, key="too-much")
         again = await close(gateway, key="too-much")

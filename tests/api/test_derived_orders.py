@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from switchyard.domain.idempotency import DERIVED_ORDER
+from switchyard.domain.idempotency import DERIVED_ORDER, validate_idempotency_key
 from switchyard.flow.intake.reap import Reaper
 from tests.support.figures import figures_of
 from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway
@@ -51,6 +51,9 @@ async def test_a_repeat_is_processing_until_its_order_is_at_the_venue(
         first = await place(gateway, type="LIMIT", price=1)
         assert first.status == 202
         assert first.json["status"] == "ACCEPTED"
+        placed = await gateway.engine._database.queries.order(first.json["orderId"])
+        assert placed is not None and placed.idempotency_key is not None
+        assert validate_idempotency_key(placed.idempotency_key), "64 lowercase hexadecimal digits"
         repeat = await place(gateway, type="LIMIT", price=1)
         assert repeat.status == 200
         assert repeat.headers["Idempotent-Replayed"] == "true"
@@ -137,6 +140,10 @@ async def test_a_repeat_of_a_rejected_order_is_answered_as_failed(tmp_path: Path
         await gateway.until_status(first, "REJECTED")
         again = (await place(gateway)).json
         assert (again["orderId"], again["status"], again["success"]) == (first, "failed", False)
+        # It is in the cache with its error, and answers no repeat: a failed request may be tried again.
+        assert (await figures(gateway))["idempotency_cache_entries{failed}"] == 1
+        once_more = (await place(gateway)).json
+        assert (once_more["message"], once_more["fromCache"]) == (again["message"], False)
 
 
 async def test_an_equal_order_after_the_window_is_a_new_order(tmp_path: Path, engine_settings: dict[str, str]) -> None:

@@ -12,9 +12,12 @@ import pytest
 import pytest_asyncio
 
 from switchyard.domain.canonical import digest
+from switchyard.domain.ids import AccountId
+from switchyard.domain.positions import ACCOUNT_TOTAL
 from tests.support.do_order import MARKET, PATH, RESTING, body, do_order, error, key_entry
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.polling import until
+from tests.support.venue_process import VenueProcess
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -148,6 +151,40 @@ async def test_without_a_worker_a_gtc_order_waits_and_an_ioc_order_expires(tmp_p
         assert error(await do_order(gateway, "hasty", qty=0.2)) == (409, "IDEMPOTENCY_CONFLICT")
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+async def test_an_order_of_a_long_outage_ends_and_its_key_can_be_tried_again(
+    tmp_path: Path, engine: str, request: pytest.FixtureRequest
+) -> None:
+    settings = {"OUTBOX_RETRY_MAX": "1"}  # then orders wait for 5 s
+    if engine == "postgres":
+        settings["SWITCHYARD_DATABASE_URL"] = request.getfixturevalue("postgres_server").create_database()
+    venue = VenueProcess(tmp_path / "venue")
+    await venue.start()
+    async with running_gateway(tmp_path, VENUE_URL_SIM=venue.url, **settings) as gateway:
+        venue.kill()
+
+        async def is_blocked() -> bool:
+            [shown] = (await gateway.get("/venues")).json["venues"]
+            return bool(shown["breaker"] == "open")
+
+        await until(is_blocked)
+        first = await do_order(gateway, "k", account="out", **RESTING)
+        assert (first.status, first.json["status"], first.json["broker_order_id"]) == (201, "accepted", None)
+        [order] = await orders_of(gateway, "out")
+        ended = await gateway.until_status(str(order["orderId"]), "REJECTED", account="out")
+        assert ended["reason"] == "RETRY_EXHAUSTED"
+        await venue.start()
+
+        async def is_placed() -> bool:
+            again = await do_order(gateway, "k", account="out", **RESTING)
+            return again.status in (200, 201) and again.json["broker_order_id"] is not None
+
+        await until(is_placed)
+        assert len(await orders_of(gateway, "out")) >= 2, "a new generation of the key"
+        assert len(venue.events("order")) == 1
+    venue.close()
+
+
 async def test_a_repeat_of_a_rejected_order_gets_the_recorded_rejection(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, EXCHANGE_SIM_REJECT_ALL_SIM="true") as gateway:
         first, repeat = await do_order(gateway, "k", trace_id="t-1"), await do_order(gateway, "k")
@@ -170,3 +207,37 @@ async def test_a_key_can_be_reused_after_it_has_expired(tmp_path: Path) -> None:
         assert again.json["broker_order_id"] != first.json["broker_order_id"]
         shown = (await gateway.request("GET", "/metrics", account=None)).body.decode()
         assert "idempotency_expired_keys_reused_total 1.0" in shown
+
+
+async def test_the_specifications_example_works_after_a_losing_round_trip_and_limits_hold(tmp_path: Path) -> None:
+    conditions = {"max_dd": 0.1, "max_consecutive_loss": 3, "max_spread": 0.002}
+    async with running_gateway(tmp_path) as gateway:
+        for number, side in enumerate(("BUY", "SELL")):  # at the ask, then at the bid
+            answer = await do_order(gateway, f"k{number}", side=side, risk_constraints=conditions)
+            assert (answer.status, answer.json["status"]) == (201, "filled")
+        total = (AccountId("do"), ACCOUNT_TOTAL)
+        lost = (await gateway.engine._database.journal.load_positions([total]))[total]
+        assert lost.realised_pnl < 0, "the test needs a loss"
+        assert (await do_order(gateway, "again", risk_constraints=conditions)).status == 201
+        rejected = await do_order(gateway, "tight", risk_constraints={"max_dd": 0})
+        assert (rejected.status, rejected.json["reason_code"]) == (422, "MAX_DD")
+        assert "DO_RISK_CAPITAL 1000000" in rejected.json["message"]
+
+
+async def test_an_order_below_the_minimum_lot_is_rejected_unless_it_only_reduces_a_position(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        small = await do_order(gateway, "small", account="lots", qty=0.005)
+        assert (small.status, small.json["error"], small.json["reason_code"]) == (
+            422,
+            "VALIDATION_ERROR",
+            "MIN_ORDER_SIZE",
+        )
+        units = await gateway.place(account="lots", qty=999)
+        assert (units.status, units.json["reason"]) == (422, "MIN_ORDER_SIZE")
+        smallest = await do_order(gateway, "smallest", account="lots", qty=0.01)
+        assert (smallest.status, smallest.json["filled_qty"]) == (201, 0.01)
+        exit_ = await do_order(gateway, "exit", account="lots", qty=0.005, side="SELL")
+        assert (exit_.status, exit_.json["filled_qty"]) == (201, 0.005)
+        listed = (await gateway.get("/instruments")).json["instruments"]
+        majors = [each for each in listed if each["kind"] == "fx"]
+        assert {(each["lot"], each["minQty"], each["step"]) for each in majors} == {(100_000, 1_000, 1)}

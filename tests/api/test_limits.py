@@ -99,12 +99,12 @@ async def test_an_exit_passes_limits_that_block_new_exposure(tmp_path: Path, eng
     async with running_gateway(tmp_path, RISK_MAX_POSITION="1000", **engine_settings) as gateway:
         bought = await gateway.place()
         await gateway.until_status(bought.json["orderId"], "FILLED")
-        assert (await gateway.place(qty=1)).json["reason"] == "LIMIT_POSITION"
+        assert (await gateway.place()).json["reason"] == "LIMIT_POSITION"
     tight = {"RISK_MAX_OPEN_ORDERS": "1", "RISK_MAX_OPEN_NOTIONAL": "1", "RISK_MAX_GROSS_EXPOSURE": "1"}
     async with running_gateway(tmp_path, **tight, **engine_settings) as gateway:
         assert (await gateway.place(qty=1, side="SELL", type="LIMIT", price=200)).status == 202
-        assert (await gateway.place(qty=998, side="SELL", type="LIMIT", price=200)).status == 202
-        crossing = await gateway.place(qty=2, side="SELL", type="LIMIT", price=200)
+        assert (await gateway.place(qty=499, side="SELL", type="LIMIT", price=200)).status == 202
+        crossing = await gateway.place(qty=1000, side="SELL", type="LIMIT", price=200)
         assert (crossing.status, crossing.json["reason"]) == (422, "LIMIT_OPEN_ORDERS")
         sold = await gateway.place(qty=1, side="SELL")
         await gateway.until_status(sold.json["orderId"], "FILLED")
@@ -161,7 +161,7 @@ async def test_parallel_orders_never_exceed_the_open_notional(tmp_path: Path, en
 async def test_the_totals_are_the_same_after_a_restart(tmp_path: Path, engine_settings: dict[str, str]) -> None:
     limits = {"RISK_MAX_OPEN_NOTIONAL": "250000"}
     async with running_gateway(tmp_path, **limits, **engine_settings) as gateway:
-        bought = await gateway.place(qty=1)
+        bought = await gateway.place()
         await gateway.until_status(bought.json["orderId"], "FILLED")
         for _ in range(2):
             assert (await gateway.place(**RESTING)).status == 202

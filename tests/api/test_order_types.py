@@ -29,7 +29,7 @@ async def test_a_broker_gets_no_order_of_a_kind_that_it_did_not_declare(tmp_path
         day = await gateway.place(type="LIMIT", price=150, timeInForce="DAY")
         assert (day.json["reason"], "timeInForce DAY" in day.json["detail"]) == ("UNSUPPORTED_BY_VENUE", True)
         dry = await gateway.request(
-            "POST", "/orders?dryRun=true", body={"symbol": "USDJPY", "side": "SELL", "qty": 1, **STOP}
+            "POST", "/orders?dryRun=true", body={"symbol": "USDJPY", "side": "SELL", "qty": 1000, **STOP}
         )
         assert [check["check"] for check in dry.json["checks"] if not check["passed"]] == ["UNSUPPORTED_BY_VENUE"]
         assert (await gateway.place(type="LIMIT", price=150)).status == 202

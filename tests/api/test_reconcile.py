@@ -164,15 +164,17 @@ async def test_every_seeded_difference_is_one_break_of_its_class_and_nothing_els
     tmp_path: Path, engine: dict[str, str]
 ) -> None:
     async with running_site(tmp_path, **engine) as site:
-        lost, revised, twice, foreign = [await site.client_id(await site.filled(qty=qty)) for qty in (10, 20, 30, 50)]
-        wrong = await site.filled(qty=40)
-        unknown, gone, coming = [await site.client_id(await site.resting(qty=qty)) for qty in (60, 70, 80)]
-        await site.filled(symbol="EURUSD", qty=5)
-        await site.filled(symbol="GBPUSD", qty=6)
-        await site.filled("other", qty=7)
-        dropped = await site.filled("other", qty=8)
-        await site.filled("other", qty=9, side="SELL")
-        await site.filled("third", qty=11)
+        lost, revised, twice, foreign = [
+            await site.client_id(await site.filled(qty=qty)) for qty in (10_000, 20_000, 30_000, 50_000)
+        ]
+        wrong = await site.filled(qty=40_000)
+        unknown, gone, coming = [await site.client_id(await site.resting(qty=qty)) for qty in (60_000, 70_000, 80_000)]
+        await site.filled(symbol="EURUSD", qty=5_000)
+        await site.filled(symbol="GBPUSD", qty=6_000)
+        await site.filled("other", qty=7_000)
+        dropped = await site.filled("other", qty=8_000)
+        await site.filled("other", qty=9_000, side="SELL")
+        await site.filled("third", qty=11_000)
         assert await site.compare() == {}
         site.at_venue(
             # A fill of an order that we never placed.
@@ -204,28 +206,28 @@ async def test_every_seeded_difference_is_one_break_of_its_class_and_nothing_els
             f"DELETE FROM entries WHERE account_id = 'other' AND number = {entry}",
         )
         await site.at_gateway(
-            f"UPDATE orders SET filled_qty = '41' WHERE order_id = '{wrong}'",
-            "UPDATE positions SET qty = '110' WHERE account_id = 'third' AND symbol = 'USDJPY'",
+            f"UPDATE orders SET filled_qty = '40001' WHERE order_id = '{wrong}'",
+            "UPDATE positions SET qty = '110000' WHERE account_id = 'third' AND symbol = 'USDJPY'",
         )
         suspected = await site.compare(full=True)
         [price] = [one for one in suspected.values() if (one.kind, one.class_) == ("fill", "amount")]
         assert (price.unit, price.there.split(" at ")[1]) == ("JPY", "1")
         seeded = sorted(
             [
-                ("fill", "missing_here", Decimal(50), "USDJPY"),
-                ("fill_repeated", "duplicate", Decimal(30), "USDJPY"),
-                ("fill", "amount", (1 - Decimal(price.here.split(" at ")[1])) * 20, "JPY"),
-                ("fill", "missing_there", Decimal(-10), "USDJPY"),
+                ("fill", "missing_here", Decimal(50_000), "USDJPY"),
+                ("fill_repeated", "duplicate", Decimal(30_000), "USDJPY"),
+                ("fill", "amount", (1 - Decimal(price.here.split(" at ")[1])) * 20_000, "JPY"),
+                ("fill", "missing_there", Decimal(-10_000), "USDJPY"),
                 ("fill", "timing", Decimal(3), "USDJPY"),
-                ("fill", "missing_here", Decimal(8), "USDJPY"),
-                ("open_order", "missing_here", Decimal(60), "USDJPY"),
-                ("open_order", "missing_there", Decimal(-70), "USDJPY"),
-                ("ledger_position", "amount", Decimal(4), "EURUSD"),
-                ("ledger_position", "missing_here", Decimal(6), "GBPUSD"),
+                ("fill", "missing_here", Decimal(8_000), "USDJPY"),
+                ("open_order", "missing_here", Decimal(60_000), "USDJPY"),
+                ("open_order", "missing_there", Decimal(-70_000), "USDJPY"),
+                ("ledger_position", "amount", Decimal(4_999), "EURUSD"),
+                ("ledger_position", "missing_here", Decimal(6_000), "GBPUSD"),
                 ("ledger_position", "missing_there", Decimal(-1), "XRP"),
-                ("ledger_balance", "missing_here", Decimal(6), "GBPUSD"),
+                ("ledger_balance", "missing_here", Decimal(6_000), "GBPUSD"),
                 ("order", "missing_here", Decimal(1), "USDJPY"),
-                ("position", "amount", Decimal(99), "USDJPY"),
+                ("position", "amount", Decimal(99_000), "USDJPY"),
             ]
         )
         assert summary(suspected) == seeded
@@ -279,11 +281,11 @@ async def test_an_account_sees_its_books_valued_and_its_own_breaks(
         [own] = (await office.get("/reconcile")).json["breaks"]
         assert (own["breakId"], own["class"], own["state"]) == (found.break_id, "amount", "suspected")
         assert (await office.get("/reconcile", "other")).json["breaks"] == []
-        for symbol in ("ETH", "EURUSD"):
-            await site.filled("other", symbol=symbol, qty=2)
+        for symbol, qty in (("ETH", 2), ("EURUSD", 2_000)):
+            await site.filled("other", symbol=symbol, qty=qty)
         await site.compare()
         shown = (await office.get("/reconcile", "other")).json["positions"]
-        assert {symbol: row["gatewayQty"] for symbol, row in shown.items()} == {"BTC": 1, "ETH": 2, "EURUSD": 2}
+        assert {symbol: row["gatewayQty"] for symbol, row in shown.items()} == {"BTC": 1, "ETH": 2, "EURUSD": 2_000}
 
 
 async def test_operators_list_explain_and_follow_breaks(tmp_path: Path) -> None:
@@ -331,15 +333,15 @@ async def test_a_fill_that_a_person_reversed_is_a_break_as_long_as_the_venue_has
     tmp_path: Path, engine: dict[str, str]
 ) -> None:
     async with running_site(tmp_path, **engine) as site:
-        kept, lost = [await site.filled(qty=qty) for qty in (10, 20)]
+        kept, lost = [await site.filled(qty=qty) for qty in (10_000, 20_000)]
         assert await site.compare() == {}
         site.at_venue(f"DELETE FROM reports WHERE number = {report_of(await site.client_id(lost))}")
-        assert summary(await site.compare(full=True)) == [("fill", "missing_there", Decimal(-20), "USDJPY")]
+        assert summary(await site.compare(full=True)) == [("fill", "missing_there", Decimal(-20_000), "USDJPY")]
         for order in (kept, lost):
             [fill] = (await site.office.get(f"/ledger?orderId={order}&type=Fill")).json["entries"]
             done = await site.office.enter(key=order, type="Reversal", reverses=fill["entryId"])
             assert done.status == 201
-        seeded = [("fill", "missing_here", Decimal(10), "USDJPY")]
+        seeded = [("fill", "missing_here", Decimal(10_000), "USDJPY")]
         assert summary(await site.compare()) == seeded
         [one] = (await site.compare(full=True)).values()
         assert (summary({one.break_id: one}), one.state, one.order_id) == (seeded, "open", kept)
@@ -349,8 +351,8 @@ async def test_a_fill_that_a_person_reversed_is_a_break_as_long_as_the_venue_has
 
 async def test_a_foreign_fill_is_adopted_once_whoever_asks(tmp_path: Path, engine: dict[str, str]) -> None:
     async with running_site(tmp_path, **engine) as site:
-        known = await site.client_id(await site.filled(qty=50))
-        await site.filled("other", qty=1)
+        known = await site.client_id(await site.filled(qty=50_000))
+        await site.filled("other", qty=1_000)
         site.at_venue(
             copied_order(known, "foreign", is_open=False),
             copied_report(known, "'$.venueClientOrderId', 'foreign', '$.execId', 'foreign-1'"),
@@ -372,7 +374,7 @@ async def test_a_foreign_fill_is_adopted_once_whoever_asks(tmp_path: Path, engin
             for entry in (await site.office.get("/ledger?type=Fill", account)).json["entries"]
             if entry.get("strategy") == "external"
         ]
-        assert [(entry["accountId"], entry["qty"]) for entry in fills] == [(winner, 50)]
+        assert [(entry["accountId"], entry["qty"]) for entry in fills] == [(winner, 50_000)]
         assert await site.compare() == {}
 
 
@@ -394,20 +396,20 @@ async def test_long_histories_of_several_venues_are_matched_within_bounds(
 
 async def test_a_posting_that_a_restored_journal_lost_is_one_break(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
-        await site.filled(qty=10)
+        await site.filled(qty=10_000)
         settings = site.gateway.engine.settings
     journal = settings.data_dir / "switchyard.db"
     shutil.copy(journal, tmp_path / "backup.db")
     async with running_site(tmp_path) as site:
-        await site.filled(qty=20)
+        await site.filled(qty=20_000)
         assert await site.compare() == {}
     shutil.copy(tmp_path / "backup.db", journal)  # its WAL is empty after a stop
     await accept_restored(settings)
     await adopt_epoch(settings, "ann", "the disk of the gateway was replaced")
     async with running_site(tmp_path) as site:
         # The venue has the fill as well, so that neither its statement nor the order is another difference.
-        assert summary(await site.compare()) == [("orphan", "missing_there", Decimal(-20), "USDJPY")]
-        await site.filled(qty=30)
+        assert summary(await site.compare()) == [("orphan", "missing_there", Decimal(-20_000), "USDJPY")]
+        await site.filled(qty=30_000)
         [one] = (await site.compare()).values()
         assert (one.state, one.account_id) == ("open", "demo")
         [fill] = [

@@ -119,9 +119,9 @@ async def test_a_dry_run_shows_every_check_and_stores_nothing(tmp_path: Path, en
                 "DUPLICATE_CONTENT": True,
             }
         assert (await gateway.get("/orders")).json["orders"] == []
-        placed = await gateway.request("POST", "/orders?dryRun=false", body=order | {"qty": 1, "price": 100})
+        placed = await gateway.request("POST", "/orders?dryRun=false", body=order | {"qty": 1000, "price": 100})
         assert placed.status == 202
-        answer = await gateway.request("POST", "/orders?dryRun=true", body=order | {"qty": 1, "price": 100})
+        answer = await gateway.request("POST", "/orders?dryRun=true", body=order | {"qty": 1000, "price": 100})
         failed = [check["check"] for check in answer.json["checks"] if not check["passed"]]
         assert failed == ["RISK_RATE", "DUPLICATE_CONTENT"]
 

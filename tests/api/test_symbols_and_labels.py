@@ -40,7 +40,7 @@ async def test_the_symbols_of_the_specifications_examples_are_filled_near_their_
         ("AAPL", 150, 210),
         ("EURUSD", 1.0, 1.2),
     ):
-        order_id = (await embedded.place(symbol=symbol, qty=1)).json["orderId"]
+        order_id = (await embedded.place(symbol=symbol, qty=1000)).json["orderId"]
         order = await embedded.until_status(order_id, "FILLED")
         assert low < order["avgPrice"] < high, symbol
 
@@ -55,6 +55,8 @@ async def test_the_settings_can_allow_unlisted_symbols(tmp_path: Path) -> None:
         assert (typo.status, typo.json["reason"]) == (422, "UNKNOWN_SYMBOL")
         lots = await do_order(gateway, "k", instrument="TSLA")
         assert (lots.status, lots.json["reason_code"]) == (422, "UNKNOWN_SYMBOL")
+        # The setting has no effect here: an unlisted symbol has no lot.
+        assert "instruments" in lots.json["message"] and "UNLISTED" not in lots.json["message"]
 
 
 async def test_a_label_that_looks_like_another_is_rejected_and_named(gateway: RunningGateway) -> None:

@@ -10,7 +10,7 @@ from switchyard.adapters.memory.cache import STEP, MemoryCache
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain.ids import AccountId
 from switchyard.ports.cache import RESPONSE_BYTES_MAX, CacheEntry, CacheStatus
-from tests.support.cache import CountingWatch, GatewayCaches, a_cache_entry
+from tests.support.cache import CountingWatch, GatewayCaches, a_cache_entry, as_put
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -58,6 +58,25 @@ async def test_a_lookup_does_not_extend_the_expiry(caches: GatewayCaches) -> Non
         assert await caches.get("k") is not None
         caches.clock.advance(MINUTE)
     assert await caches.get("k") is None
+
+
+async def test_an_entry_has_the_lookups_of_all_gateways_that_found_it(caches: GatewayCaches) -> None:
+    entry = a_cache_entry("k", status="failed", error="BROKER_DOWN")
+    await caches.put(entry)
+    gateways = [caches.cache, caches.add_gateway()]
+    for number, gateway in enumerate([*gateways, *gateways], start=1):
+        caches.clock.advance(MINUTE)
+        found = await gateway.get(entry.account_id, entry.operation, "k")
+        assert found is not None
+        assert (found.access_count, found.last_accessed, found.error) == (number, caches.clock.now(), "BROKER_DOWN")
+    await caches.put(entry)
+    found = await caches.cache.get(entry.account_id, entry.operation, "k")
+    assert found is not None and found.access_count == 1, "a new entry has its own lookups"
+
+
+async def test_the_size_is_that_of_the_last_count(caches: GatewayCaches) -> None:
+    await caches.put(*(a_cache_entry(str(number)) for number in range(3)))
+    assert (await caches.cache.stats()).entries == caches.watch.size == 3
 
 
 LATER = START + timedelta(microseconds=1)
@@ -201,7 +220,7 @@ async def test_a_thousand_concurrent_puts_and_gets_of_two_gateways_return_correc
         writer, reader = gateways[number % 2], gateways[(number // 2) % 2]
         writer.put(entry)
         await asyncio.sleep(0)
-        found = await reader.get(entry.account_id, entry.operation, entry.idempotency_key)
+        found = as_put(await reader.get(entry.account_id, entry.operation, entry.idempotency_key))
         assert found is None or found in entries[int(entry.idempotency_key[1:]) :: 250]
 
     running = [asyncio.create_task(cache.run()) for cache in gateways]
@@ -212,7 +231,7 @@ async def test_a_thousand_concurrent_puts_and_gets_of_two_gateways_return_correc
     await caches.put(*entries[750:])
     for entry in entries[750:]:
         for cache in gateways:
-            assert await cache.get(entry.account_id, entry.operation, entry.idempotency_key) == entry
+            assert as_put(await cache.get(entry.account_id, entry.operation, entry.idempotency_key)) == entry
     assert (await caches.cache.stats()).entries == 250
     assert caches.watch.errors == {}
 
@@ -254,7 +273,7 @@ async def test_memory_cleaning_removes_expired_entries_and_lets_requests_run_bet
         0,
         after.entries,
     )
-    assert await cache.get(renewed.account_id, renewed.operation, renewed.idempotency_key) == renewed
+    assert as_put(await cache.get(renewed.account_id, renewed.operation, renewed.idempotency_key)) == renewed
 
 
 async def test_a_memory_lookup_does_not_wait() -> None:

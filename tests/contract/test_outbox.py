@@ -68,6 +68,7 @@ async def test_rows_are_due_in_journal_order_whatever_the_dates_that_gateways_ga
     assert [item.row.seq for item in due] == [1, 2, 3]
     assert due[0] == due_after(first, seq=1)
     assert order_ids(await queries.due(START + SECOND, 2)) == [id_of(first), id_of(second)]
+    assert order_ids(await queries.due(START + SECOND, 2, after=due[0].row.seq)) == [id_of(second), id_of(third)]
 
 
 async def test_a_rejected_change_takes_no_number_from_the_rows_after_it(

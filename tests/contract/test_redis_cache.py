@@ -14,7 +14,7 @@ from switchyard.adapters.redis.host import RedisHost
 from switchyard.adapters.redis.seal import HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES_MAX
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.ids import AccountId
-from tests.support.cache import KEY, LONG_TIMEOUTS, CountingWatch, GatewayCaches, a_cache_entry
+from tests.support.cache import KEY, LONG_TIMEOUTS, CountingWatch, GatewayCaches, a_cache_entry, as_put
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.redis import RedisServer
@@ -271,7 +271,7 @@ async def test_a_full_server_loses_entries_and_does_not_open_the_breaker(policy:
             response = "x" * 10_000
             entry = a_cache_entry(str(number), created_at=SystemClock().now(), response=response)
             gateway.cache.put(entry)
-            found = await gateway.cache.get(entry.account_id, entry.operation, entry.idempotency_key)
+            found = as_put(await gateway.cache.get(entry.account_id, entry.operation, entry.idempotency_key))
             assert found in (None, entry)
         while await gateway.cache.write_once():
             pass

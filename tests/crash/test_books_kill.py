@@ -25,7 +25,7 @@ POSTERS = 12
 ORDERS: list[tuple[str, float]] = [
     ("USDJPY", 1000),
     ("USDJPY", 3000),
-    ("EURUSD", 700),
+    ("EURUSD", 7000),
     ("BTC", 0.00000003),
     ("ETH", 0.7),
 ]

@@ -42,7 +42,7 @@ FAULTS = {
 async def test_200_parallel_amends_over_two_gateways_never_exceed_the_open_notional(
     cluster: Cluster, database_url: str, session: aiohttp.ClientSession
 ) -> None:
-    limit = 2_500_000
+    limit = 25_000_000
     broker = await cluster.broker().start()
     settings = amending_settings(
         broker, "in_place", SWITCHYARD_DATABASE_URL=database_url, RISK_MAX_OPEN_NOTIONAL=str(limit)
@@ -52,19 +52,19 @@ async def test_200_parallel_amends_over_two_gateways_never_exceed_the_open_notio
         for role, name in (("gateway", "one"), ("gateway", "two"), ("worker", "worker"))
     )
     await asyncio.gather(one.start(), two.start(), worker.start())
-    # 100 at 100 each: 2,000,000 of the limit.
-    placing = (place(session, one, body=RESTING, qty=100) for _ in range(ORDERS))
+    # 1,000 at 100 each: 20,000,000 of the limit.
+    placing = (place(session, one, body=RESTING, qty=1000) for _ in range(ORDERS))
     orders = await asyncio.gather(*placing)
     await until_all(session, one, lambda order: order["status"] == "WORKING")
 
     answers = await asyncio.gather(
         *(
-            amend(session, (one, two)[number % 2], order_id, f"key-{number}", qty=1000)
+            amend(session, (one, two)[number % 2], order_id, f"key-{number}", qty=10_000)
             for number, order_id in enumerate(orders)
         )
     )
 
-    fitting = (limit - 2_000_000) // 90_000  # each amend adds 900 at 100
+    fitting = (limit - 20_000_000) // 900_000  # each amend adds 9,000 at 100
     assert Counter(status for status, *_ in answers) == {202: fitting, 422: ORDERS - fitting}
     assert {body["reason"] for status, body, _ in answers if status == 422} == {"LIMIT_OPEN_NOTIONAL"}
     await until_equal(session, one, broker)
@@ -72,7 +72,7 @@ async def test_200_parallel_amends_over_two_gateways_never_exceed_the_open_notio
     at_broker = sum(Decimal(str(leg["qty"])) * 100 for leg in broker_orders(broker).values())
     for gateway in (one, two):
         exposure = await get(session, gateway, "/risk/exposure")
-        assert exposure["currencies"][0]["openNotional"] == at_broker == 2_000_000 + fitting * 90_000
+        assert exposure["currencies"][0]["openNotional"] == at_broker == 20_000_000 + fitting * 900_000
 
 
 async def test_a_repeated_amend_is_one_request_at_the_venue_over_two_gateways_and_after_kills(
@@ -120,7 +120,7 @@ async def test_the_broker_and_the_journal_agree_after_a_storm_of_amends_fills_ca
     await broker.set_faults(**FAULTS)
     chance, requests = random.Random(mode), list[tuple[str, str, dict[str, Any]]]()
     for turn in range(3):
-        orders = [await place(session, process, body=RESTING) for _ in range(12)]
+        orders = [await place(session, process, body=RESTING, qty=2000) for _ in range(12)]
         await asyncio.gather(*(storm(session, process, order_id, chance, requests) for order_id in orders))
         if turn == 1:
             process.kill()
@@ -145,7 +145,7 @@ async def storm(
     """Amend an order several times, in the end perhaps to a price that fills it, and cancel some."""
     for number in range(4):
         price = chance.choice([90, 110, 1000]) if number == 3 else chance.choice([80, 90, 110])
-        key, body = f"{order_id}-{number}", {"qty": chance.choice([300, 700, 1500, 2500]), "price": price}
+        key, body = f"{order_id}-{number}", {"qty": chance.choice([1300, 1700, 2500, 3500]), "price": price}
         status, answer, _ = await amend(session, process, order_id, key, **body)
         if status == 202:
             requests.append((order_id, key, body))

@@ -68,7 +68,7 @@ async def test_another_gateway_answers_a_repeat_while_the_database_is_down(
         assert (again["orderId"], again["fromCache"]) == (derived["orderId"], True)
         assert (again["status"], again["originalRequestId"]) == ("duplicate_detected", derived["requestId"])
     # A different body under the same key needs the key store, and so does an unused key.
-    for headers, changes in ((KEYED, {"qty": 2}), ({**KEYED, "Idempotency-Key": "new"}, {})):
+    for headers, changes in ((KEYED, {"qty": 2000}), ({**KEYED, "Idempotency-Key": "new"}, {})):
         async with session.post(f"{two.url}/orders", json={**BODY, **changes}, headers=headers) as response:
             assert response.status == 503
 

@@ -32,7 +32,7 @@ async def money(session: aiohttp.ClientSession, gateway: Process) -> dict[str, A
     return {"openOrders": exposure["openOrders"], **(exposure["currencies"][0] if exposure["currencies"] else {})}
 
 
-@pytest.mark.parametrize("size", [1000, 700], ids=["the limit is a multiple", "the limit is between two orders"])
+@pytest.mark.parametrize("size", [1000, 1700], ids=["the limit is a multiple", "the limit is between two orders"])
 async def test_200_parallel_orders_over_two_gateways_never_exceed_the_open_notional(
     cluster: Cluster, database_url: str, session: aiohttp.ClientSession, size: int
 ) -> None:

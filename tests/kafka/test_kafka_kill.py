@@ -31,7 +31,7 @@ ACCOUNTS = [f"desk-{number}" for number in range(5)]
 ORDERS: list[tuple[str, str, float, float]] = [
     ("USDJPY", "BUY", 3000, 1000),
     ("USDJPY", "SELL", 2000, 1),
-    ("EURUSD", "BUY", 700, 100),
+    ("EURUSD", "BUY", 7000, 100),
     ("BTC", "SELL", 0.03, 1),
     ("ETH", "BUY", 0.7, 1_000_000),
 ]

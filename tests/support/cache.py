@@ -4,6 +4,8 @@ from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec.structs import replace
+
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.redis.cache import RedisCache
@@ -29,6 +31,7 @@ def a_cache_entry(
     request_id: str | None = None,
     http_status: int | None = None,
     response: str | None = None,
+    error: str | None = None,
     created_at: datetime = START,
     ttl: timedelta = timedelta(hours=1),
 ) -> CacheEntry:
@@ -43,9 +46,15 @@ def a_cache_entry(
         status=status,
         http_status=http_status,
         response=response,
+        error=error,
         created_at=created_at,
         expires_at=created_at + ttl,
     )
+
+
+def as_put(entry: CacheEntry | None) -> CacheEntry | None:
+    """Return a found entry without what its lookups have added."""
+    return None if entry is None else replace(entry, access_count=0, last_accessed=None)
 
 
 class CountingWatch:
@@ -105,7 +114,8 @@ class GatewayCaches:
                 pass
 
     async def get(self, key: str, *, account: str = "acc-1", operation: str = "do/order") -> CacheEntry | None:
-        return await self.cache.get(AccountId(account), operation, key)
+        """Look an entry up; returned as it was put."""
+        return as_put(await self.cache.get(AccountId(account), operation, key))
 
     async def forget(self, key: str, *, account: str = "acc-1", operation: str = "do/order") -> None:
         await self.cache.forget(AccountId(account), operation, key)

@@ -129,7 +129,7 @@ class Setup:
             clock=self.clock,
             randomness=randomness,
             metrics=self.metrics,
-            retry_max=8,
+            retries=decisions.retry_limits(8),
             first_sends=FirstSends({VENUE: self.venue}, self.clock),
             first_reports={},
         )

@@ -14,6 +14,7 @@ from switchyard.domain.outbox import OrderState, OutboxStatus
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.executions.carried import CarriedReports
 from switchyard.flow.executions.record import Recorder
+from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.sending.collars import Guard
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
@@ -62,6 +63,8 @@ class Sending:
         journal: Callable[[Journal], Forwarding] = Forwarding,
         retry_max: int = 8,
         guard: Guard | None = None,
+        wait_max: timedelta | None = None,
+        health: HealthBoard | None = None,
     ) -> None:
         self.clock, self.metrics = ManualClock(), Metrics()
         self.database = MemoryDatabase(self.clock)
@@ -86,10 +89,12 @@ class Sending:
             retry_max=retry_max,
             idle_seconds=0.01,
             stuck_after=timedelta(minutes=10),
+            wait_max=wait_max,
             kills=self.kills,
             waiting=waiting,
             guard=guard,
             first_reports=first_reports,
+            health=health,
         )
         self.recorder = Recorder(
             cast(Venue, venue),

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.adapters.memory.clock import START
-from switchyard.adapters.redis.seal import HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES_MAX, CountBucket, Seal
+from switchyard.adapters.redis.seal import ACCESS_LENGTH, HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES_MAX, CountBucket, Seal
 from switchyard.domain.ids import AccountId
 from switchyard.ports.cache import CacheEntry, CacheStatus
-from tests.support.cache import KEY, a_cache_entry
+from tests.support.cache import KEY, a_cache_entry, as_put
 
 SEAL = Seal(KEY)
 
@@ -28,10 +28,20 @@ def test_an_entry_is_decoded_as_it_was_encoded() -> None:
 def test_every_flipped_bit_truncation_and_added_byte_is_detected() -> None:
     entry = a_cache_entry("k")
     value = SEAL.close(entry)
+    counted = range(HEAD_LENGTH, HEAD_LENGTH + ACCESS_LENGTH)
     for at in range(len(value)):
-        assert opened(value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :], entry) is None
+        flipped = opened(value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :], entry)
+        # The server counts lookups between head and digest, and can change nothing else.
+        assert as_put(flipped) == (entry if at in counted else None)
         assert opened(value[:at], entry) is None
     assert opened(value + b"\0", entry) is None
+
+
+@given(st.binary(min_size=ACCESS_LENGTH, max_size=ACCESS_LENGTH) | st.from_regex(rb"[0-9]{26}", fullmatch=True))
+def test_arbitrary_counts_of_lookups_change_no_entry(access: bytes) -> None:
+    entry = a_cache_entry("k")
+    value = SEAL.close(entry)
+    assert as_put(opened(value[:HEAD_LENGTH] + access + value[HEAD_LENGTH + ACCESS_LENGTH :], entry)) == entry
 
 
 @given(st.one_of(st.binary(max_size=300), st.none(), st.integers(), st.lists(st.binary()), st.text()))
@@ -104,5 +114,6 @@ def test_the_head_contains_the_count_bucket() -> None:
 def test_an_entry_of_a_version_with_another_format_is_a_miss() -> None:
     entry = a_cache_entry("k")
     head = SEAL.close(entry)[:HEAD_LENGTH]
+    counted = b"0" * ACCESS_LENGTH
     body = msgspec.msgpack.encode({"account_id": AccountId("a")})
-    assert opened(head + SEAL._digest("entry", head + body) + body, entry) is None
+    assert opened(head + counted + SEAL._digest("entry", head + body) + body, entry) is None

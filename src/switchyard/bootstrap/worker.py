@@ -121,6 +121,7 @@ async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack
         batch_size=settings.outbox_batch_size,
         parallelism=settings.outbox_parallelism,
         retry_max=settings.outbox_retry_max,
+        wait_max=settings.unsent_wait,
         idle_seconds=settings.outbox_idle_sleep_ms / 1000,
         stuck_after=settings.outbox_stuck_after,
         kills=core.kills,

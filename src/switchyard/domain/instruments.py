@@ -56,6 +56,7 @@ def _fx(pair: str, tick: str) -> Instrument:
         quote=quote,
         settle=quote,
         lot=Decimal(100_000),
+        min_qty=Decimal(1_000),
         tick=Decimal(tick),
         max_qty=Decimal(1_000_000_000),
     )
@@ -87,8 +88,9 @@ def _equity(symbol: str) -> Instrument:
 
 
 # The largest sizes are far above any sensible order: they stop a slipped finger, not a trader.
-# FX majors with their usual ticks, and the symbols of the specifications' examples; other instruments come from the
-# `instruments` section of the settings.
+# FX majors with their usual ticks and the usual smallest order of retail brokers, 0.01 lot. Their step stays one unit:
+# a position that part fills have left must be closable. Then the symbols of the specifications' examples; other
+# instruments come from the `instruments` section of the settings.
 DEFAULT_INSTRUMENTS: Mapping[str, Instrument] = {
     instrument.symbol: instrument
     for instrument in (
@@ -149,11 +151,10 @@ class Catalogue:
             raise UnknownSymbol(field, f"is not a listed instrument: did you mean {suggestion}?")
         if not is_symbol:
             raise InvalidField(field, f"must match {SYMBOL.pattern}")
-        raise UnknownSymbol(
-            field,
-            "is not a listed instrument: add it to the section `instruments` of the settings, or set "
-            "SWITCHYARD_UNLISTED_SYMBOLS=allow",
-        )
+        advice = "add it to the section `instruments` of the settings"
+        if not listed_only:
+            advice += ", or set SWITCHYARD_UNLISTED_SYMBOLS=allow"
+        raise UnknownSymbol(field, f"is not a listed instrument: {advice}")
 
     def _like(self, symbol: str) -> str | None:
         """The listed symbol that was probably meant; none where no symbol is near."""

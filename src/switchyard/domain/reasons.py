@@ -64,7 +64,7 @@ ExpiryReason = Literal[
 
 EndReason = Literal[
     ExpiryReason,
-    "RETRY_EXHAUSTED",  # every attempt was proven unsent, and OUTBOX_RETRY_MAX is reached
+    "RETRY_EXHAUSTED",  # proven unsent, and OUTBOX_RETRY_MAX is reached, or the time that so many retries take
     "CANCELED_BEFORE_SENDING",  # cancelled while nothing was at the venue
     "NOT_SENT_BY_DECISION",  # an operator decided that the venue did not get it
     "FOUND_ENDED_AT_VENUE",  # a lookup shows that the order has ended, and no report said so

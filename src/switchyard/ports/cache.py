@@ -36,6 +36,11 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The key store's `created_at`, so that it is the same on every gateway."""
     expires_at: datetime
     """Not later than the key store's `expires_at`: an entry must not outlive its key."""
+    error: str | None = None
+    """Why the request failed; None unless the status is `failed`. Such an entry answers no request."""
+    last_accessed: datetime | None = None
+    """With the next field: the lookups of all gateways that found the entry, this one included; None before them."""
+    access_count: int = 0
 
     @property
     def precedence(self) -> tuple[int, datetime, int]:

@@ -58,13 +58,15 @@ class OutboxQueries(Protocol):
         lanes: Sequence[int] | None = None,
         *,
         kind: OutboxKind | None = None,
+        after: int = 0,
         known: KnownState = nothing_known,
     ) -> list[Due]:
         """Return rows to send now, in journal order; a cancel only after its order was sent.
 
         A row without an attempt is due at once, whatever its date: its date was given by the clock of another process.
 
-        `venues`, `lanes` and `kind` restrict the result; None means all of them. A state that is `known` with the row's
+        `venues`, `lanes` and `kind` restrict the result; None means all of them. `after` is the journal number of the
+        last row of the previous page. A state that is `known` with the row's
         present version is not read again; the rest of it may be older than the database.
         """
         ...

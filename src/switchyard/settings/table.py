@@ -125,10 +125,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("DO_RATE_PER_MIN", "do_rate_per_minute", "60", parse.whole(1, 1_000_000),
             "`/do/order`: requests per minute and client. The client is the account of the token, else the IP address. "
             "Further requests get 429."),
-    Setting("DO_RISK_CAPITAL", "do_risk_capital", "0", parse.amount,
-            "`/do/order`: capital that is added to the high-water mark of the realised P&L to get the base of the "
-            "`max_dd` ratio. With `0`, a loss without an earlier gain is an infinite drawdown and violates any "
-            "`max_dd`."),
+    Setting("DO_RISK_CAPITAL", "do_risk_capital", "1000000", parse.amount,
+            "`/do/order`: capital of an account, in the currency of its prices. It is added to the high-water mark of "
+            "the realised P&L to get the base of the `max_dd` ratio. The default is the size of a demo account: with it, "
+            "`max_dd` 0.1 rejects orders after a loss of 100,000. Set it to your own capital. With `0`, a loss without "
+            "an earlier gain is an infinite drawdown and violates any `max_dd`."),
     Setting("DO_IDEMPOTENCY_TTL_SEC", "do_key_ttl", "172800", parse.seconds(1, 31_536_000),
             "`/do/order`: seconds for which an idempotency key is kept after its first request; 48 hours by default. A "
             "key is never deleted before its order has ended."),
@@ -167,7 +168,13 @@ SETTINGS: tuple[Setting, ...] = (
             "Batches in flight at the same time."),
     Setting("OUTBOX_RETRY_MAX", "outbox_retry_max", "8", parse.whole(0, 1000),
             "Retries after the first attempt. After the last one an order that was never sent is rejected "
-            "(`RETRY_EXHAUSTED`, outbox row `dead`), and an order in doubt stays in doubt."),
+            "(`RETRY_EXHAUSTED`, outbox row `dead`), and an order in doubt stays in doubt. An order that is not sent for "
+            "as long as the retries take after its acceptance (2, 4 … 256 s and a tenth for jitter: 561 s by default) "
+            "ends in the same way, also if its venue is down and no attempt is made."),
+    Setting("SWITCHYARD_UNSENT_WAIT_SEC", "unsent_wait", None, parse.seconds(5, 30 * 86_400),
+            "Seconds after its acceptance for which an order that cannot be sent waits, in place of the time that "
+            "`OUTBOX_RETRY_MAX` retries take. It is sent again as often as the backoff allows in that time. A GTC order "
+            "may then be sent this late, at the price that it was placed with. Unset: as long as the retries take."),
     Setting("OUTBOX_STUCK_THRESHOLD_MIN", "outbox_stuck_after", "10", parse.minutes(0.01, 1440),
             "Minutes after which a send without an outcome counts as in doubt (`uncertain`)."),
     Setting("OUTBOX_IDLE_SLEEP_MS", "outbox_idle_sleep_ms", "200", parse.whole(1, 60_000),
@@ -368,6 +375,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     outbox_batch_size: int
     outbox_parallelism: int
     outbox_retry_max: int
+    unsent_wait: timedelta | None
     outbox_idle_sleep_ms: int
     outbox_stuck_after: timedelta
     venues: tuple[VenueSettings, ...]

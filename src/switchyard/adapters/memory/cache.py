@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import islice
 
+from msgspec.structs import replace
+
 from switchyard.adapters.cache_tally import CacheTally
 from switchyard.domain.ids import AccountId
 from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus
@@ -41,10 +43,11 @@ class MemoryCache:
         """Return the entry, or None if there is none or it has expired; does not wait."""
         entry_key = (account, operation, key)
         entry = self._entries.get(entry_key)
-        if entry is not None and entry.expires_at <= self._clock.now():
-            self._remove(entry)
+        if self._remove_expired(entry_key):
             entry = None
         if entry is not None:
+            entry = replace(entry, last_accessed=self._clock.now(), access_count=entry.access_count + 1)
+            self._entries[entry_key] = entry
             self._entries.move_to_end(entry_key)
         self._tally.looked_up(hit=entry is not None)
         return entry
@@ -92,11 +95,9 @@ class MemoryCache:
 
     async def clean_once(self) -> int:
         """Remove the expired entries and return how many there were."""
-        now = self._clock.now()
         removed = 0
         async for entry in self._in_steps():
-            if entry.expires_at <= now:
-                removed += self._remove(entry)
+            removed += self._remove_expired(_key(entry))
         self._tally.holds(len(self._entries))
         if removed:
             self._tally.expired(removed)
@@ -119,12 +120,13 @@ class MemoryCache:
                 yield entry
             await asyncio.sleep(0)
 
-    def _remove(self, entry: CacheEntry) -> bool:
-        """Remove this entry unless another one has replaced it, and return whether it was removed."""
-        is_present = self._entries.get(_key(entry)) is entry
-        if is_present:
-            del self._entries[_key(entry)]
-        return is_present
+    def _remove_expired(self, entry_key: tuple[AccountId, str, str]) -> bool:
+        """Remove the entry if there is one and its time is over; returns whether it was removed."""
+        entry = self._entries.get(entry_key)
+        is_expired = entry is not None and entry.expires_at <= self._clock.now()
+        if is_expired:
+            del self._entries[entry_key]
+        return is_expired
 
 
 def _key(entry: CacheEntry) -> tuple[AccountId, str, str]:

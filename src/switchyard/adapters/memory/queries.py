@@ -104,6 +104,7 @@ class MemoryQueries:
         lanes: Sequence[int] | None = None,
         *,
         kind: OutboxKind | None = None,
+        after: int = 0,
         known: KnownState = nothing_known,
     ) -> list[Due]:
         """Return rows to send now, in journal order; a cancel only after its order was sent."""
@@ -111,6 +112,7 @@ class MemoryQueries:
             row
             for row in self._rows("queued", "failed")
             if (not row.attempt or row.next_attempt_at <= now)
+            and row.seq > after
             and (venues is None or row.venue in venues)
             and (lanes is None or row.lane in lanes)
             and (kind is None or row.kind == kind)

@@ -24,6 +24,7 @@ _DUE_IN = """
 SELECT order_id, kind, number, version, seq, venue_client_order_id FROM outbox_orders AS due
 WHERE status = '{status}' AND (attempt = 0 OR next_attempt_at <= $1) AND ($3::text[] IS NULL OR venue = ANY ($3))
 AND ($4::integer[] IS NULL OR lane = ANY ($4)) AND ($5::text IS NULL OR kind = $5)
+AND seq > $6
 AND (kind = 'new' OR 'sent' = (
     SELECT first.status FROM outbox_orders AS first
     WHERE (first.order_id, first.kind, first.number) = (due.order_id, 'new', 1)))
@@ -182,10 +183,11 @@ class PostgresQueries:
         lanes: Sequence[int] | None = None,
         *,
         kind: OutboxKind | None = None,
+        after: int = 0,
         known: KnownState = nothing_known,
     ) -> list[Due]:
         """Rows to send now, in journal order; a cancel only when its order has been sent."""
-        return await self._with_states(known, _DUE, now, min(limit, PAGE_MAX), venues, lanes, kind)
+        return await self._with_states(known, _DUE, now, min(limit, PAGE_MAX), venues, lanes, kind, after)
 
     async def never_sent(
         self, venues: Sequence[VenueName], lanes: Sequence[int] | None, limit: int, *, after: int = 0

@@ -17,7 +17,7 @@ from switchyard.adapters.cache_tally import CacheTally
 from switchyard.adapters.redis.batches import Batches
 from switchyard.adapters.redis.host import Command, RedisHost, RedisUnavailable
 from switchyard.adapters.redis.scripts import FIND, FORGET, PUT
-from switchyard.adapters.redis.seal import CountBucket, Seal, minute_of
+from switchyard.adapters.redis.seal import LAST_LENGTH, CountBucket, Seal, minute_of
 from switchyard.domain.ids import AccountId
 from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus
 from switchyard.ports.cache_watch import CacheWatch
@@ -102,6 +102,8 @@ class RedisCache:
                 statuses[bucket.status] += entries
                 oldest_minute = min(oldest_minute or bucket.created_minute, bucket.created_minute)
         total = sum(statuses.values())
+        if counts is not None:
+            self._tally.holds(total)
         return CacheStats(
             is_reachable=counts is not None,
             entries=total,
@@ -154,13 +156,14 @@ class RedisCache:
 
     async def _run_counts(self) -> None:
         while True:
-            self._tally.holds((await self.stats()).entries)
+            await self.stats()
             await asyncio.sleep(TALLY_EVERY.total_seconds())
 
     async def _look_up(self, entry_keys: Sequence[EntryKey]) -> list[CacheEntry | None]:
         entries: list[CacheEntry | None] = [None] * len(entry_keys)
         try:
-            (reply,) = await self._reads.ask([("EVAL_RO", FIND, len(entry_keys), *map(self._name, entry_keys))])
+            now = f"{int(self._clock.now().timestamp() * 1000):0{LAST_LENGTH}d}"
+            (reply,) = await self._reads.ask([("EVAL", FIND, len(entry_keys), *map(self._name, entry_keys), now)])
         except RedisUnavailable as error:
             if error.attempted:
                 self._tally.failed("unavailable")

@@ -1,18 +1,34 @@
 """Lua scripts that run atomically on the Redis server, so that concurrent gateways do not overwrite newer entries."""
 
-from switchyard.adapters.redis.seal import BUCKET_LENGTH, HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES_MAX
+from switchyard.adapters.redis.seal import (
+    ACCESS_LENGTH,
+    BUCKET_LENGTH,
+    HEAD_LENGTH,
+    LAST_LENGTH,
+    RANK_LENGTH,
+    VALUE_BYTES_MAX,
+)
 
 _RANK = f"1, {RANK_LENGTH}"
 _BUCKET = f"{HEAD_LENGTH - BUCKET_LENGTH + 1}, {HEAD_LENGTH}"
+_COUNT = f"{HEAD_LENGTH + LAST_LENGTH + 1}, {HEAD_LENGTH + ACCESS_LENGTH}"
 
-# KEYS: entries. Returns the index and value of each entry that exists. Most lookups miss, so one short reply for the
-# whole batch costs a fraction of one nil per key.
+# KEYS: entries. ARGV: the time in milliseconds, with zeros in front. Returns the index and value of each entry that
+# exists, and counts the lookup in it. Most lookups miss, so one short reply for the whole batch costs a fraction of one
+# nil per key.
 # GETRANGE instead of GET bounds how much a planted value can make the client read; every sealed entry is within it.
+# `pcall` also where the lookup is counted: a server without memory, or a replica, still answers.
 FIND = f"""
 local found = {{}}
 for number, name in ipairs(KEYS) do
   local held = redis.pcall('GETRANGE', name, 0, {VALUE_BYTES_MAX})
   if held ~= '' then
+    local count = type(held) == 'string' and tonumber(string.sub(held, {_COUNT}))
+    if count and count < 999999999 then
+      local access = ARGV[1] .. string.format('%0{ACCESS_LENGTH - LAST_LENGTH}d', count + 1)
+      redis.pcall('SETRANGE', name, {HEAD_LENGTH}, access)
+      held = string.sub(held, 1, {HEAD_LENGTH}) .. access .. string.sub(held, {HEAD_LENGTH + ACCESS_LENGTH + 1})
+    end
     found[#found + 1] = number
     found[#found + 1] = type(held) == 'string' and held or 'of another type'
   end

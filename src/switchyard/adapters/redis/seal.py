@@ -5,7 +5,7 @@ A planted, altered, truncated or misplaced value on the server is not decoded; t
 
 import hashlib
 import hmac
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -21,6 +21,10 @@ RANK_LENGTH = 27
 BUCKET_LENGTH = 23
 HEAD_LENGTH = RANK_LENGTH + BUCKET_LENGTH
 DIGEST_LENGTH = 32
+# Behind the head: the milliseconds of the last lookup that found the entry, and how many there were. Outside of the
+# digest, because the server counts them (`FIND`); no answer depends on them.
+LAST_LENGTH = 16
+ACCESS_LENGTH = LAST_LENGTH + 10
 # The largest response plus room for the ids around it; larger values are neither written nor read.
 VALUE_BYTES_MAX = RESPONSE_BYTES_MAX + 8 * 1024
 
@@ -51,7 +55,7 @@ class Seal:
         """Return head, digest and body of the entry; raises ValueError if it cannot be stored."""
         body = _encoder.encode(entry)
         head = _head(entry)
-        value = head + self._digest("entry", head + body) + body
+        value = head + b"0" * ACCESS_LENGTH + self._digest("entry", head + body) + body
         if len(head) != HEAD_LENGTH or len(value) > VALUE_BYTES_MAX:
             raise ValueError(f"the entry does not fit: head {len(head)} bytes, value {len(value)} bytes")
         return value
@@ -60,8 +64,9 @@ class Seal:
         """Return the entry, or None if its digest is wrong or it belongs to another account, operation or key."""
         if not isinstance(value, bytes) or len(value) > VALUE_BYTES_MAX:
             return None
-        body_at = HEAD_LENGTH + DIGEST_LENGTH
-        head, digest, body = value[:HEAD_LENGTH], value[HEAD_LENGTH:body_at], value[body_at:]
+        digest_at = HEAD_LENGTH + ACCESS_LENGTH
+        body_at = digest_at + DIGEST_LENGTH
+        head, digest, body = value[:HEAD_LENGTH], value[digest_at:body_at], value[body_at:]
         if not hmac.compare_digest(digest, self._digest("entry", head + body)):
             return None
         try:
@@ -69,7 +74,7 @@ class Seal:
         except msgspec.DecodeError:
             return None  # sealed with our key by a version with another entry format
         is_requested = (entry.account_id, entry.operation, entry.idempotency_key) == (account, operation, key)
-        return entry if is_requested else None
+        return _accessed(entry, value[HEAD_LENGTH:digest_at]) if is_requested else None
 
     def _digest(self, purpose: Literal["name", "entry"], data: bytes) -> bytes:
         return hmac.digest(self._key, purpose.encode("ascii") + b"\0" + data, "sha256")
@@ -90,6 +95,17 @@ class CountBucket(msgspec.Struct, frozen=True):
             return cls(int(expires), int(created), _STATUSES[letter])
         except (ValueError, KeyError):
             return None
+
+
+def _accessed(entry: CacheEntry, access: bytes) -> CacheEntry:
+    """The entry with its lookups; another client may have written anything there, which then counts as none."""
+    if not access.isdigit() or not (count := int(access[LAST_LENGTH:])):
+        return entry
+    try:
+        last = datetime.fromtimestamp(int(access[:LAST_LENGTH]) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return entry
+    return msgspec.structs.replace(entry, last_accessed=last, access_count=count)
 
 
 def minute_of(moment: datetime) -> int:

@@ -28,6 +28,7 @@ SELECT order_id, kind, number, version FROM outbox_orders AS due
 WHERE status IN ('queued', 'failed') AND (attempt = 0 OR next_attempt_at <= ?1)
 AND (?2 IS NULL OR venue IN (SELECT value FROM json_each(?2)))
 AND (?4 IS NULL OR lane IN (SELECT value FROM json_each(?4))) AND (?5 IS NULL OR kind = ?5)
+AND seq > ?6
 AND (kind = 'new' OR EXISTS (
     SELECT 1 FROM outbox_orders AS first
     WHERE first.order_id = due.order_id AND first.kind = 'new' AND first.status = 'sent'))
@@ -158,11 +159,14 @@ class SqliteQueries:
         lanes: Sequence[int] | None = None,
         *,
         kind: OutboxKind | None = None,
+        after: int = 0,
         known: KnownState = nothing_known,
     ) -> list[Due]:
         """Rows to send now, in journal order; a cancel only when its order has been sent."""
         to_venues, in_lanes = (None if names is None else rows.json_array(names) for names in (venues, lanes))
-        return await self._with_states(_DUE, (stamp(now), to_venues, min(limit, PAGE_MAX), in_lanes, kind), known)
+        return await self._with_states(
+            _DUE, (stamp(now), to_venues, min(limit, PAGE_MAX), in_lanes, kind, after), known
+        )
 
     async def never_sent(
         self, venues: Sequence[VenueName], lanes: Sequence[int] | None, limit: int, *, after: int = 0

@@ -9,6 +9,7 @@ from switchyard.domain.decisions.amend import check_amendable, record_amend_refu
 from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.attempts import (
     begin_attempt,
+    end_too_old,
     end_unsent,
     record_doubt,
     record_exhausted,
@@ -18,7 +19,7 @@ from switchyard.domain.decisions.attempts import (
     record_unsent,
 )
 from switchyard.domain.decisions.cancel import repeat_cancel, request_cancel
-from switchyard.domain.decisions.deadlines import SEND_DEADLINES, backoff, is_past_deadline
+from switchyard.domain.decisions.deadlines import SEND_DEADLINES, RetryLimits, backoff, is_past_deadline, retry_limits
 from switchyard.domain.decisions.kill import cancel_killed, clear_kill, end_killed, set_kill
 from switchyard.domain.decisions.moves import may_move, reroute
 from switchyard.domain.decisions.operator import decide_by_hand
@@ -28,6 +29,7 @@ from switchyard.domain.decisions.revise import early_mark, revise_execution
 
 __all__ = [
     "SEND_DEADLINES",
+    "RetryLimits",
     "accept",
     "apply_report",
     "backoff",
@@ -38,6 +40,7 @@ __all__ = [
     "decide_by_hand",
     "early_mark",
     "end_killed",
+    "end_too_old",
     "end_unsent",
     "is_at_venue",
     "is_past_deadline",
@@ -56,6 +59,7 @@ __all__ = [
     "request_amend",
     "request_cancel",
     "reroute",
+    "retry_limits",
     "revise_execution",
     "set_aside_report",
     "set_kill",

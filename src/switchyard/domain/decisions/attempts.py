@@ -7,7 +7,7 @@ from switchyard.domain.amends import amend_of
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions.amend import record_amend_refused, record_amended
 from switchyard.domain.decisions.at_venue import is_at_venue, record_contradicted
-from switchyard.domain.decisions.deadlines import is_past_deadline
+from switchyard.domain.decisions.deadlines import RetryLimits, is_past_deadline
 from switchyard.domain.decisions.rows import (
     closed_rows,
     ended_attempt,
@@ -116,6 +116,14 @@ def record_exhausted(
     if row.kind == "new" and is_at_venue(state.order):
         return record_sent(state, row, state.order.venue_order_id, now)
     return _given_up(state, with_bytes(row, bytes_sent), "RETRY_EXHAUSTED", detail, "RETRY_EXHAUSTED", now)
+
+
+def end_too_old(state: OrderState, row: OutboxRow, retries: RetryLimits, now: datetime) -> Change:
+    """End an order that could not be sent within its time, whether attempts were made or not."""
+    assert state.order.status == "ACCEPTED", "an order in doubt, or at the venue, does not end by time"
+    last = "no attempt" if row.last_error is None else described(row.last_error, row.error_detail)
+    detail = f"not sent within {retries.wait_max.total_seconds():g} s: {last}"
+    return record_exhausted(state, row, now, detail=detail)
 
 
 def record_rejected(

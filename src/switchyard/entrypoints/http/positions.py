@@ -107,10 +107,12 @@ class PositionRoutes:
         body = parse_object(await read_body(request.receive))
         # A slash in the symbol arrives encoded, so that it cannot lead to another route.
         symbol = unquote(request.path_params["symbol"])
-        if keys.key is None and (keys.derives or self._derives_for(account)):
-            if not self._can_derive:
-                raise InvalidHeader("Idempotency-Derive", "derived keys are disabled here: send an Idempotency-Key")
-            return starlette_response(derived_response(await self._close_desk.close_by_content(account, symbol, body)))
+        is_asked = bool(keys.derives) or self._derives_for(account)
+        if keys.key is None and is_asked and not self._can_derive:
+            raise InvalidHeader("Idempotency-Derive", "derived keys are disabled here: send an Idempotency-Key")
+        if keys.key is None and (is_asked or (keys.derives is None and self._can_derive)):
+            closed = await self._close_desk.close_by_content(account, symbol, body, is_asked=is_asked)
+            return starlette_response(derived_response(closed))
         placement = await self._close_desk.close(account, symbol, body, keys.key)
         accepted = {"orderId": placement.order_id, "status": "ACCEPTED"}
         return starlette_response(json_response(202, accepted, *([REPLAYED] if placement.replayed else [])))

@@ -271,7 +271,8 @@ class AmendDesk:
                 account_id=order.account_id, order=wanted, instrument=instrument, venue=order.venue, quote=quote
             )
             violation = self._risk.judge(subject)
-            if violation is not None and not (order.reducing and violation.reason in WAIVED_FOR_REDUCING):
+            is_smaller = order.reducing or qty <= order.qty
+            if violation is not None and not (is_smaller and violation.reason in WAIVED_FOR_REDUCING):
                 raise self._rejected(order.account_id, order.order_id, violation)
         if quote is None and qty <= order.qty and (price, stop_price) == (order.price, order.stop_price):
             return order.reserve_price  # only a smaller part of what was judged

@@ -11,12 +11,13 @@ from typing import Any
 
 from switchyard.domain.closing import CloseRequest
 from switchyard.domain.errors import NotFound, PositionClosing, PositionMoved
-from switchyard.domain.idempotency import CLOSE_POSITION
+from switchyard.domain.idempotency import CLOSE_POSITION, KeyEntry
 from switchyard.domain.ids import AccountId
 from switchyard.flow.intake.derived import DerivedDesk, DerivedResult
 from switchyard.flow.intake.order_intake import KeyRules, OrderIntake, Prepare
 from switchyard.flow.intake.orders import OrderDesk
 from switchyard.flow.intake.writer import Intent, Placement
+from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
 
 # Of so many tries to close a whole position none may leave a rest; while fills keep moving it, the others may.
@@ -41,6 +42,8 @@ class CloseDesk:
     async def close(self, account: AccountId, symbol: str, body: Mapping[str, Any], key: str | None) -> Placement:
         """Make the closing order durable; with a key, at most one order however often this is called.
 
+        Without one every call is a close of its own; `close_by_content` recognises a repeat.
+
         Raises NotFound without a position, PositionClosing where open orders leave less to close than is wanted, and
         RiskRejected for an order that was stored as rejected. Only the last of them takes the key.
         """
@@ -58,11 +61,14 @@ class CloseDesk:
         )
         return await self._orders.kept(intent, await self._once(intent, request, self._orders))
 
-    async def close_by_content(self, account: AccountId, symbol: str, body: Mapping[str, Any]) -> DerivedResult:
-        """The same under a key that is derived from the request's content."""
+    async def close_by_content(
+        self, account: AccountId, symbol: str, body: Mapping[str, Any], *, is_asked: bool
+    ) -> DerivedResult:
+        """The same under a key that is derived from the request's content; `is_asked`: the caller wants just that."""
         request = self._intake.checked_close(account, symbol, body)
         intent = self._derived.close_intent(account, request)
-        return await self._derived.result(intent, await self._once(intent, request, self._derived))
+        rules = self._derived if is_asked else _UnaskedRules(self._intake, self._derived, request)
+        return await self._derived.result(intent, await self._once(intent, request, rules))
 
     async def _once(self, intent: Intent, request: CloseRequest, rules: KeyRules) -> Placement:
         # A repeat is answered from its key: by then there may be nothing left to close.
@@ -85,3 +91,40 @@ class CloseDesk:
                 if tried == TRIES_MAX - 1:
                     raise
         raise AssertionError("the last try returns or raises")
+
+
+class _UnaskedRules:
+    """The `KeyRules` of a close without a key whose caller did not ask for recognition by content.
+
+    An equal close is a duplicate only where a second order could do harm. A position that is open must not stay open
+    because an earlier one was closed.
+    """
+
+    def __init__(self, intake: OrderIntake, derived: DerivedDesk, request: CloseRequest) -> None:
+        self._intake = intake
+        self._derived = derived
+        self._request = request
+
+    def may_answer_from_cache(self, intent: Intent, cached: CacheEntry) -> bool:
+        """Never: the first close and the position decide."""
+        return False
+
+    async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
+        """As other derived keys; before that, if the first close ended without a fill, or left something to close.
+
+        The latter only for a request to close everything: it is not the first one that closed what is open now.
+        """
+        if await self._derived.may_reuse_key(intent, entry):
+            return True
+        first = await self._derived.ended_order(intent, entry)
+        if first is None or self._request.digest != entry.request_digest:
+            return False
+        if not first.filled_qty:
+            return True
+        if self._request.qty is not None:
+            return False
+        try:
+            await self._intake.routed_close(intent.account_id, self._request)
+        except (NotFound, PositionClosing):
+            return False
+        return True

@@ -1,7 +1,8 @@
 """`POST /orders` with a key that is derived from the order's content.
 
-The key store's key is the specification's key without its time window, followed by a digest of the whole order. So
-each content has one row from its first request on, and the commit finds a repeat. The age of that row is judged by
+The key store's key has the form of the specification's key: 64 hexadecimal digits. Its first half is that of the
+specification's key without the time window, its second half that of a digest of the whole order. So each content has
+one row from its first request on, and the commit finds a repeat. The age of that row is judged by
 the database's clock: a minute boundary or a gateway with a wrong clock does not let a duplicate through.
 Reads the key store and orders; places through `OrderIntake`.
 """
@@ -42,8 +43,8 @@ from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-# Hexadecimal digits of the content's digest in the key: 128 bits, too many for a collision by chance or by search.
-CONTENT_LENGTH = 32
+# Hexadecimal digits of each half of a key: 128 bits, too many for a collision by chance or by search.
+HALF = 32
 
 DerivedStatus = Literal["placed", "duplicate_detected", "processing", "failed"]
 
@@ -95,7 +96,7 @@ class DerivedDesk:
         intent = Intent(
             account_id=account,
             operation=DERIVED_ORDER,
-            key=derived_key + content_digest.removeprefix("sha256:")[:CONTENT_LENGTH],
+            key=derived_key[:HALF] + content_digest.removeprefix("sha256:")[:HALF],
             digest=content_digest,
             created_at=self._clock.now(),
             # The row must last as long as a repeat of it counts as a duplicate.
@@ -157,6 +158,13 @@ class DerivedDesk:
         states = await self._journal.load([entry.order_id])
         return entry.order_id in states and is_proven_unsent(states[entry.order_id])
 
+    async def ended_order(self, intent: Intent, entry: KeyEntry) -> Order | None:
+        """Return the first request's order if it has ended; None while it has not, or while a restore may hide that."""
+        if is_lost_key_alive(self._restored_at, self._resolution, intent.created_at, self._clock.jumped_at):
+            return None
+        state = (await self._journal.load([entry.order_id])).get(entry.order_id)
+        return state.order if state is not None and is_final(state.order.status) else None
+
     def _derived_key(self, account: AccountId, order: OrderRequest) -> str:
         generation = self._settings.key_generation
         started = self._clock.monotonic()
@@ -183,8 +191,8 @@ class DerivedDesk:
             entries = await self._keys.entries(
                 intent.account_id,
                 DERIVED_ORDER,
-                derived_key + "0" * CONTENT_LENGTH,
-                derived_key + "f" * CONTENT_LENGTH,
+                derived_key[:HALF] + "0" * HALF,
+                derived_key[:HALF] + "f" * HALF,
                 intent.created_at - self._resolution,
                 2,  # the new order's own entry, and one more
             )
@@ -206,6 +214,8 @@ class DerivedDesk:
         ):
             self._key_cache.keep(placement.entry, "completed", now=intent.created_at)
         reason = order.reason if order is not None else None
+        if status == "failed" and placement.entry is not None:
+            self._key_cache.keep(placement.entry, "failed", now=intent.created_at, error=reason)
         return _duplicate_result(placement.order_id, status, from_cache=False, reason=reason)
 
 

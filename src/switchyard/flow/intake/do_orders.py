@@ -161,6 +161,8 @@ class DoDesk:
             assert entry.response_payload_json is not None, "an entry with a digest has a body"
             body = entry.response_payload_json.encode()
         if isinstance(result, ExecFailure):
+            if is_final(order.status):
+                self._key_cache.keep(entry, "failed", now=self._clock.now(), error=result.error)
             return DoOrderResult(
                 result.http_status, body, result.error, result.reason_code, not is_first, order.order_id
             )

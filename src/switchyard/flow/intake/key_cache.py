@@ -19,11 +19,16 @@ class KeyCache:
         self._ttl = ttl
 
     async def find(self, intent: Intent) -> CacheEntry | None:
-        """Return the entry of the same request; the same key with another digest is a miss."""
+        """Return the entry of the same request; the same key with another digest is a miss, and so is a failure.
+
+        A request that failed may be tried again, and a late fill can contradict its failure: the key store decides.
+        """
         if self._cache is None:
             return None
         entry = await self._cache.get(intent.account_id, intent.operation, intent.key)
-        return entry if entry is not None and entry.request_digest == intent.digest else None
+        if entry is None or entry.status == "failed" or entry.request_digest != intent.digest:
+            return None
+        return entry
 
     def keep(
         self,
@@ -33,6 +38,7 @@ class KeyCache:
         now: datetime,
         http_status: int | None = None,
         response: str | None = None,
+        error: str | None = None,
     ) -> None:
         """Copy the key store's entry into the cache, in the background."""
         if self._cache is None:
@@ -49,6 +55,7 @@ class KeyCache:
                 status=status,
                 http_status=http_status,
                 response=response,
+                error=error,
                 created_at=entry.created_at,
                 expires_at=min(entry.expires_at, now + self._ttl),
             )

@@ -9,7 +9,7 @@ from switchyard.domain.do_order import DoOrderRequest
 from switchyard.domain.errors import BrokerFailed, ConstraintViolated
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId, VenueName
-from switchyard.domain.money import ROUNDED
+from switchyard.domain.money import ROUNDED, plain
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.ports.journal import Journal
 from switchyard.ports.quotes import Quotes
@@ -41,7 +41,11 @@ class Constraints:
                 f"the account has {losses} consecutive losses, allowed are {limits.max_consecutive_loss}",
             )
         if limits.max_dd is not None and drawdown_ratio(total, self._capital) > limits.max_dd:
-            raise ConstraintViolated("max_dd", f"the account's drawdown is above {limits.max_dd}")
+            raise ConstraintViolated(
+                "max_dd",
+                f"the account's drawdown of {plain(total.drawdown)} is above {plain(limits.max_dd)} of its capital "
+                f"(DO_RISK_CAPITAL {plain(self._capital)} + high-water mark {plain(total.high_water_mark)})",
+            )
 
     async def _check_spread(self, venue: VenueName, symbol: str, max_spread: Decimal) -> None:
         quote = await self._quotes.ask(venue, symbol)

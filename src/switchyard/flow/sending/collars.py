@@ -63,9 +63,12 @@ def _was_judged_before(row: OutboxRow) -> bool:
     return row.version > 1 if row.kind == "new" else row.kind == "amend" and row.attempt > 0
 
 
-def waits_for_a_quote(due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> bool:
-    """Whether the order is to be sent again and cannot be judged by its collar yet."""
+def waits_for_a_quote(
+    due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime, retries: decisions.RetryLimits
+) -> bool:
+    """Whether the order is to be sent again, cannot be judged by its collar yet, and may still wait for that."""
     breach = breaches.get(due.row.key)
     if breach is None or breach.reason != "COLLAR_NO_QUOTE":
         return False
-    return not decisions.is_past_deadline(due.state.order, now)
+    order = due.state.order
+    return not decisions.is_past_deadline(order, now) and not retries.is_too_old(order, due.row, now)

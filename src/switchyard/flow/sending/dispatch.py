@@ -26,6 +26,7 @@ from switchyard.flow.sending.failover import Failover
 from switchyard.flow.sending.instead import Instead
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys, is_stray
+from switchyard.flow.sending.moved import log_moved
 from switchyard.flow.sending.outcomes import FirstReports, OutcomeWriter
 from switchyard.flow.sending.rates import VenueRates
 from switchyard.flow.sending.recover import Recovery, WasRead, always_read
@@ -68,6 +69,7 @@ class Dispatcher:
         retry_max: int,
         idle_seconds: float,
         stuck_after: timedelta,
+        wait_max: timedelta | None = None,
         kills: ActiveKills,
         was_read: WasRead = always_read,
         lost_keys: LostKeys | None = None,
@@ -101,7 +103,8 @@ class Dispatcher:
         self._rates = rates or VenueRates({}, clock, metrics)
         self._waiting = waiting
         self._first_sends = FirstSends(venues, clock)
-        self._instead = Instead(self._first_sends, kills)
+        self._retries = decisions.retry_limits(retry_max, wait_max)
+        self._instead = Instead(self._first_sends, kills, self._retries)
         self._outcomes = OutcomeWriter(
             worker=worker,
             sequencer=sequencer,
@@ -109,7 +112,7 @@ class Dispatcher:
             clock=clock,
             randomness=randomness,
             metrics=metrics,
-            retry_max=retry_max,
+            retries=self._retries,
             first_sends=self._first_sends,
             first_reports={} if first_reports is None else first_reports,
             can_move=lambda order: self._failover.can_move(order, self._sendable),
@@ -160,6 +163,7 @@ class Dispatcher:
             venues=venues,
             clock=clock,
             stuck_after=stuck_after,
+            retries=self._retries,
             was_read=was_read,
         )
 
@@ -242,7 +246,7 @@ class Dispatcher:
 
     async def recover_once(self) -> int:
         """Recover one page of rows that no live attempt will finish; returns how many there were."""
-        return await self._recovery.run_once(self._sends, self._sendable)
+        return await self._recovery.run_once(self._sends, self._sendable, self._locked)
 
     @property
     def _sendable(self) -> Collection[VenueName]:
@@ -303,7 +307,7 @@ class Dispatcher:
             await self._kills.refresh()
         breaches = {} if self._guard is None else await self._guard.breaches(page)
         begun_at, now = self._clock.monotonic(), self._clock.now()
-        page = [due for due in page if not waits_for_a_quote(due, breaches, now)]
+        page = [due for due in page if not waits_for_a_quote(due, breaches, now, self._retries)]
         self._sequencer.states.remember(due.state for due in page)
         unsure.update(due.row.key for due in page)
         answers = await decide_all(self._propose, [self._proposal(due, breaches, now) for due in page])
@@ -317,6 +321,8 @@ class Dispatcher:
                 case Decided(before, change) if change.outbox[0].status == "sending":
                     send = Send(change.outbox[0], after(before, change.orders[0], change), begun_at)
                     sends.append(send._replace(would_pass=send.is_first and send.line in failed_lines))
+                case Decided(_, change):
+                    log_moved(due.row, change.outbox[0], change.orders[0])
                 case Failed(_) if due.row.kind == "new":
                     failed_lines.add(line_of(due.state.order))
         self._sends.start(sends)

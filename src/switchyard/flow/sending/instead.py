@@ -25,9 +25,10 @@ SENDABLE = ("ACCEPTED", "UNKNOWN", "CANCEL_REQUESTED")
 class Instead:
     """Decides whether a claimed order may be sent, and what becomes of it otherwise."""
 
-    def __init__(self, first_sends: FirstSends, kills: ActiveKills) -> None:
+    def __init__(self, first_sends: FirstSends, kills: ActiveKills, retries: decisions.RetryLimits) -> None:
         self._first_sends = first_sends
         self._kills = kills
+        self._retries = retries
 
     def of_message(
         self, state: OrderState, row: OutboxRow, breaches: Mapping[OutboxKey, Violation], now: datetime
@@ -85,6 +86,8 @@ class Instead:
             return None if breach is None else self._ask_only(state, row, _code(breach), now)
         if is_late:
             return _expired(state, row, now)
+        if self._retries.is_too_old(order, row, now):
+            return decisions.end_too_old(state, row, self._retries, now)
         if breach is not None and order.status == "ACCEPTED":
             return decisions.end_unsent(state, _code(breach), breach.detail, now)
         return None

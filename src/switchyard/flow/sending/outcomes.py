@@ -18,7 +18,7 @@ from switchyard.domain.errors import GroupRejected, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow
-from switchyard.domain.reasons import DoubtCode, described
+from switchyard.domain.reasons import DoubtCode, SendCode, described
 from switchyard.domain.reports import ExecutionReport
 from switchyard.flow.decide import decide_all
 from switchyard.flow.proposals import Answer, Decided, Failed, Positions, Proposal
@@ -80,7 +80,7 @@ class OutcomeWriter:
         clock: Clock,
         randomness: Randomness,
         metrics: Metrics,
-        retry_max: int,
+        retries: decisions.RetryLimits,
         first_sends: FirstSends,
         first_reports: Mapping[VenueName, FirstReports],
         can_move: Callable[[Order], bool] = _never,
@@ -92,7 +92,7 @@ class OutcomeWriter:
         self._clock = clock
         self._randomness = randomness
         self._metrics = metrics
-        self._retry_max = retry_max
+        self._retries = retries
         self._first_sends = first_sends
         self._first_reports = first_reports
         self._can_move = can_move
@@ -193,7 +193,7 @@ class OutcomeWriter:
             return decisions.record_sent(
                 state, row, outcome.venue_order_id, now, processed_before=outcome.already_processed
             )
-        is_exhausted = row.attempt > self._retry_max
+        is_exhausted = self._retries.are_used_up(row)
         retry_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
         # An amend in doubt is looked up and never sent again: the order may have been filled or amended since.
         is_safe_to_repeat = row.kind != "amend" and self._first_sends.may_resend(row)
@@ -223,7 +223,7 @@ class OutcomeWriter:
                 if in_doubt:
                     resend_at = retry_at if is_safe_to_repeat and not is_exhausted else None
                     return decisions.record_doubt(state, row, code, resend_at, now, detail=detail)
-                if is_exhausted:
+                if is_exhausted or self._would_be_too_late(state.order, row, code, retry_at):
                     reason = described(code, detail)
                     return decisions.record_exhausted(state, row, now, detail=reason, bytes_sent=bytes_sent)
                 return decisions.record_unsent(state, row, code, retry_at, now, detail=detail, bytes_sent=bytes_sent)
@@ -236,6 +236,12 @@ class OutcomeWriter:
                 return decisions.record_doubt(state, row, "SENDER_DIED", resend_at, now)
             case unreachable:
                 assert_never(unreachable)
+
+    def _would_be_too_late(self, order: Order, row: OutboxRow, code: SendCode, retry_at: datetime) -> bool:
+        """Whether the order would end before its next attempt; one past its send deadline expires instead."""
+        if row.kind != "new" or code in ("ATTEMPT_STALE", "KILL_SWITCH") or decisions.is_past_deadline(order, retry_at):
+            return False
+        return retry_at >= order.accepted_at + self._retries.wait_max
 
     def _note(self, row: OutboxRow, outcome: AttemptOutcome, change: Change) -> None:
         order, written = change.orders[0], change.outbox[0]

@@ -1,24 +1,25 @@
 """Recovers rows that no live attempt will finish: attempts of dead workers, stuck attempts, orders at closed venues.
 
-Reads the outbox and the workers' liveness; writes doubts and expiries. The dispatcher calls it at start and every few
-seconds.
+Reads the outbox and the workers' liveness; writes doubts, expiries and the ends of orders that waited too long. The
+dispatcher calls it at start and every few seconds.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Committed
+from switchyard.domain.changes import Change, Committed
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import OutboxRow
 from switchyard.flow.decide import Commit
 from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.moved import log_moved
 from switchyard.flow.sending.outcomes import AttemptOutcome, Ended, OutcomeWriter, SenderDied
 from switchyard.flow.sending.sends import Sends
 from switchyard.ports.clock import Clock
 from switchyard.ports.liveness import Liveness
-from switchyard.ports.outbox import OutboxQueries
+from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.venue import Unsent, Venue
 
 PAGE = 1_000
@@ -48,6 +49,7 @@ class Recovery:
         venues: Mapping[VenueName, Venue],
         clock: Clock,
         stuck_after: timedelta,
+        retries: decisions.RetryLimits,
         was_read: WasRead,
     ) -> None:
         self._worker = worker
@@ -59,14 +61,18 @@ class Recovery:
         self._venues = venues
         self._clock = clock
         self._stuck_after = stuck_after
+        self._retries = retries
         self._was_read = was_read
+        self._after = 0
+        """The journal number behind which the next page begins: orders that may wait do not hide those behind."""
 
-    async def run_once(self, sends: Sends, open_venues: Container[VenueName]) -> int:
+    async def run_once(self, sends: Sends, open_venues: Container[VenueName], locked: Container[VenueName]) -> int:
         """Recover one page; returns how many rows there were.
 
-        `sends` are the sends under way in this worker, `open_venues` the venues that it sends to.
+        `sends` are the sends under way in this worker, `open_venues` the venues that it sends to. At a `locked` venue
+        an order that was never sent from here may have been sent from a lost history.
         """
-        return await self._recover_attempts(sends) + await self._expire_at_closed_venues(open_venues)
+        return await self._recover_attempts(sends) + await self._end_at_closed_venues(open_venues, locked)
 
     async def _recover_attempts(self, sends: Sends) -> int:
         """Bring attempts without a live sender into doubt, and those that have been under way for too long.
@@ -97,21 +103,30 @@ class Recovery:
             return Unsent("ATTEMPT_STALE")
         return SenderDied()
 
-    async def _expire_at_closed_venues(self, open_venues: Container[VenueName]) -> int:
-        """End orders whose send deadline passed while their venue could not be reached; returns how many."""
+    async def _end_at_closed_venues(self, open_venues: Container[VenueName], locked: Container[VenueName]) -> int:
+        """End one page of orders whose deadline or waiting time passed while their venue got none; returns how many."""
         closed = [name for name in self._venues if name not in open_venues and await self._was_read(name)]
         lanes = self._lanes.filter()
         if not closed or lanes == []:
+            self._after = 0
             return 0
         now = self._clock.now()
-        late = [
-            due
-            for due in await self._queries.due(now, PAGE, closed, lanes)
-            if due.row.kind == "new"
-            and due.state.order.status == "ACCEPTED"  # not in doubt, and no cancel of it waits
-            and decisions.is_past_deadline(due.state.order, now)
-            and not due.reported_before  # otherwise the venue may have executed it; that is judged when it opens
-        ]
-        changes = (decisions.record_expired(due.state, due.row, "BROKER_DOWN", now) for due in late)
-        outcomes = await asyncio.gather(*map(self._commit, changes))
-        return sum(isinstance(outcome, Committed) for outcome in outcomes)
+        page = await self._queries.due(now, PAGE, closed, lanes, kind="new", after=self._after)
+        self._after = page[-1].row.seq if len(page) == PAGE else 0
+        # One that the venue has reported on may have been executed: that is judged when the venue opens.
+        unsent = [due for due in page if due.state.order.status == "ACCEPTED" and not due.reported_before]
+        ends = [(due, end) for due in unsent if (end := self._end(due, locked, now)) is not None]
+        outcomes = await asyncio.gather(*(self._commit(end) for _, end in ends))
+        ended = [end for end, outcome in zip(ends, outcomes, strict=True) if isinstance(outcome, Committed)]
+        for due, end in ended:
+            log_moved(due.row, end.outbox[0], end.orders[0])
+        return len(ended)
+
+    def _end(self, due: Due, locked: Container[VenueName], now: datetime) -> Change | None:
+        """The end of an order that was not sent in time; none while it may wait."""
+        order, row = due.state.order, due.row
+        if decisions.is_past_deadline(order, now):
+            return decisions.record_expired(due.state, row, "BROKER_DOWN", now)
+        if row.venue not in locked and self._retries.is_too_old(order, row, now):
+            return decisions.end_too_old(due.state, row, self._retries, now)
+        return None
