@@ -1,0 +1,179 @@
+"""Reads on PostgreSQL with a synchronous standby: what only the primary has is not shown before the standby has it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from switchyard.adapters.memory.clock import START
+from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.domain.changes import Change
+from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
+from switchyard.domain.idempotency import CANCEL_ALL, PLACE_ORDER, KeyEntry
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.ports.accounts import UnfinishedFilter
+from switchyard.ports.queries import OrderFilter
+from tests.support.build import ACCOUNT, an_accept
+from tests.support.journal_checks import commit
+from tests.support.polling import until
+from tests.support.postgres import STANDBY, PostgresServer
+from tests.support.replication import Exposure, Replicated, replicated_database, set_standby_names, two_servers
+
+OWNER = AccountId(ACCOUNT)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    with two_servers() as pair:
+        yield pair
+
+
+@pytest.fixture
+async def servers(pair: tuple[PostgresServer, PostgresServer]) -> Replicated:
+    return await replicated_database(*pair)
+
+
+@pytest.fixture
+async def database(servers: Replicated) -> AsyncIterator[PostgresDatabase]:
+    """The database as another process sees it, which has read it before."""
+    database = await PostgresDatabase.open(servers.url)
+    await database.journal.head(0)
+    yield database
+    await database.close()
+
+
+async def exposed(servers: Replicated, change: Change, by: Exposure = "cancelled") -> None:
+    """Commit a change while the standby is away, in a process that ends before it has an answer."""
+    ended = await PostgresDatabase.open(servers.url)
+    await asyncio.to_thread(servers.standby.stop)
+    appending = asyncio.create_task(ended.journal.append(0, "exposed", [change], START))
+    await servers.until_waiting()
+    await servers.expose(by)
+    await until(lambda: _is_stored(servers))
+    appending.cancel()
+    await asyncio.gather(appending, return_exceptions=True)
+    await ended.close()
+
+
+async def _is_stored(servers: Replicated) -> bool:
+    return bool(await servers.on_primary("SELECT FROM append_groups WHERE group_id = 'exposed'"))
+
+
+def proofs(database: PostgresDatabase, order_id: OrderId, key: str) -> dict[str, Callable[[], Awaitable[Any]]]:
+    """Reads whose results are answered to clients or leave the process."""
+    return {
+        "key": lambda: database.keys.entry(OWNER, PLACE_ORDER, key),
+        "order": lambda: database.queries.order(order_id),
+        "orders": lambda: database.queries.orders(OrderFilter(account_id=OWNER)),
+        "events of the order": lambda: database.queries.events_after(0, order_id=order_id, limit=10),
+        "last events": lambda: database.queries.last_events(account_id=OWNER, limit=10),
+        "first event at": lambda: database.queries.first_seq_at(START),
+        "positions": lambda: database.queries.positions(OWNER, limit=10),
+        "unfinished orders": lambda: database.accounts.unfinished_orders(UnfinishedFilter(account_id=OWNER, limit=10)),
+        "open positions": lambda: database.accounts.open_positions(OWNER, limit=10),
+        "kills": lambda: database.kills.newest(limit=10),
+        "active kills": lambda: database.kills.active(),
+        "state": lambda: database.journal.load([order_id]),
+        "journal": lambda: database.journal.read(0, 0, 10),
+        "audit lines": lambda: database.journal.lines(0, 0, 10),
+        "head": lambda: database.journal.head(0),
+    }
+
+
+@pytest.mark.parametrize("by", ["cancelled", "terminated", "crashed"])
+async def test_a_commit_that_only_the_primary_has_is_shown_once_the_standby_has_it(
+    servers: Replicated, database: PostgresDatabase, by: Exposure
+) -> None:
+    change = an_accept(key="exposed")
+    order_id = change.orders[0].order_id
+    await exposed(servers, change, by)
+    reads = proofs(database, order_id, "exposed")
+
+    results = await asyncio.gather(*(read() for read in reads.values()), return_exceptions=True)
+
+    kinds = {name: type(result) for name, result in zip(reads, results, strict=True)}
+    assert kinds == {**dict.fromkeys(reads, JournalUnavailable), "key": OutcomeUnknown}
+    servers.standby.start()
+    await servers.until_synchronous()
+    shown = {name: await read() for name, read in reads.items()}
+    assert shown["key"].order_id == shown["order"].order_id == order_id
+    assert [event.seq for event in shown["journal"]] == [1]
+    assert shown["head"].seq == 1
+
+
+async def test_a_key_without_an_order_is_shown_once_the_standby_has_it(
+    servers: Replicated, database: PostgresDatabase
+) -> None:
+    await commit(database.journal, an_accept())
+    entry = KeyEntry(
+        account_id=OWNER,
+        operation=CANCEL_ALL,
+        idempotency_key="all",
+        generation=0,
+        order_id=OrderId(""),
+        request_digest="digest",
+        created_at=START,
+        expires_at=START,
+        version=1,
+    )
+    await exposed(servers, Change(keys=(entry,)))
+
+    with pytest.raises(OutcomeUnknown):
+        await database.keys.entry(OWNER, CANCEL_ALL, "all")
+
+    servers.standby.start()
+    assert await database.keys.entry(OWNER, CANCEL_ALL, "all") == entry
+
+
+async def test_a_cancelled_wait_of_the_barrier_confirms_nothing(
+    servers: Replicated, database: PostgresDatabase
+) -> None:
+    change = an_accept()
+    await exposed(servers, change)
+    reading = asyncio.create_task(database.queries.order(change.orders[0].order_id))
+
+    for _ in range(3):
+        await until(servers.cancel_one)
+        assert not reading.done(), "shown without the standby"
+
+    servers.standby.start()
+    shown = await reading
+    assert shown is not None
+
+
+async def test_concurrent_reads_share_a_check_and_known_events_need_none(
+    servers: Replicated, database: PostgresDatabase
+) -> None:
+    change = an_accept(key="own")
+    await commit(database.journal, change)
+    order_id = change.orders[0].order_id
+    await database.queries.order(order_id)
+    before = await servers.writes()
+    for _ in range(5):
+        await database.queries.order(order_id)
+    assert await servers.writes() == before, "the standby has the last event: nothing to wait for"
+
+    other = await PostgresDatabase.open(servers.url)
+    await commit(other.journal, an_accept())
+    await other.close()
+    before = await servers.writes()
+    await asyncio.gather(*(database.queries.order(order_id) for _ in range(50)))
+    assert await servers.writes() - before == 1
+
+
+async def test_without_a_synchronous_standby_nothing_is_written_and_a_setting_holds_from_the_next_read_on(
+    servers: Replicated, database: PostgresDatabase
+) -> None:
+    await set_standby_names(servers.url, "")
+    change = an_accept()
+    await commit(database.journal, change)
+    before = await servers.writes()
+    assert await database.queries.order(change.orders[0].order_id) is not None
+    assert await servers.writes() == before
+
+    await asyncio.to_thread(servers.standby.stop)
+    await set_standby_names(servers.url, STANDBY)
+
+    with pytest.raises(JournalUnavailable):
+        await database.queries.order(change.orders[0].order_id)
