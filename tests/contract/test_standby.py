@@ -2,20 +2,28 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
 from switchyard.adapters.memory.clock import START
+from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.postgres.reader import Reader
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
 from switchyard.domain.idempotency import CANCEL_ALL, PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.ledger.manual import ManualEntry
 from switchyard.ports.accounts import UnfinishedFilter
+from switchyard.ports.ledger import LedgerUnavailable
+from switchyard.ports.pdca import PdcaUnavailable
 from switchyard.ports.queries import OrderFilter
 from tests.support.build import ACCOUNT, an_accept
 from tests.support.journal_checks import commit
+from tests.support.pdca import a_recheck, add_strategies
 from tests.support.polling import until
 from tests.support.postgres import STANDBY, PostgresServer
 from tests.support.replication import Exposure, Replicated, replicated_database, set_standby_names, two_servers
@@ -133,9 +141,12 @@ async def test_a_cancelled_wait_of_the_barrier_confirms_nothing(
     await exposed(servers, change)
     reading = asyncio.create_task(database.queries.order(change.orders[0].order_id))
 
-    for _ in range(3):
-        await until(servers.cancel_one)
+    async def is_cancelled() -> bool:
         assert not reading.done(), "shown without the standby"
+        return await servers.cancel_one()
+
+    for _ in range(3):
+        await until(is_cancelled)
 
     servers.standby.start()
     shown = await reading
@@ -177,3 +188,52 @@ async def test_without_a_synchronous_standby_nothing_is_written_and_a_setting_ho
 
     with pytest.raises(JournalUnavailable):
         await database.queries.order(change.orders[0].order_id)
+
+
+async def test_a_recheck_is_acknowledged_once_the_standby_has_it(servers: Replicated) -> None:
+    store, other = await SqlPdcaStore.on_postgres(servers.url), await SqlPdcaStore.on_postgres(servers.url)
+    await add_strategies(store, "a")
+    await asyncio.to_thread(servers.standby.stop)
+    request = a_recheck()
+    creating = asyncio.create_task(store.create(request, "key", "digest", ["a"]))
+    await until(servers.cancel_one)  # the wait of its commit, which then is visible
+
+    with pytest.raises(OutcomeUnknown):
+        await creating
+    with pytest.raises(OutcomeUnknown):
+        await other.create(request, "key", "digest", ["a"])
+    with pytest.raises(PdcaUnavailable):
+        await other.request(request.request_id)
+
+    servers.standby.start()
+    await servers.until_synchronous()
+    assert (await other.create(request, "key", "digest", ["a"])).replayed
+    await store.close()
+    await other.close()
+
+
+async def test_an_entry_of_a_person_is_acknowledged_once_the_standby_has_it(servers: Replicated) -> None:
+    ledger = await PostgresLedger.open(servers.url)
+    deposit = ManualEntry(
+        type="Deposit", account_id=OWNER, key="k1", by="ann", reason="a test", currency="JPY", amount=Decimal(1)
+    )
+    await asyncio.to_thread(servers.standby.stop)
+    entering = asyncio.create_task(ledger.enter(deposit, START))
+    await until(servers.cancel_one)  # the wait of its commit, which then is visible
+
+    with pytest.raises(LedgerUnavailable):
+        await entering
+
+    servers.standby.start()
+    await servers.until_synchronous()
+    assert (await ledger.enter(deposit, START)).repeated
+    await ledger.close()
+
+
+async def test_the_barrier_needs_no_privilege(servers: Replicated) -> None:
+    role = "plain"
+    await servers.on_primary(f"CREATE ROLE {role} LOGIN")
+    await servers.on_primary(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+    reader = await Reader.open(servers.url.replace("postgres@", f"{role}@"))
+    await reader.barrier.wait(must_write=True)
+    await reader.close()

@@ -40,7 +40,7 @@ class PostgresServer:
         self.port = free_port()
         try:
             self._identity = _identity(self._folder)
-            self._binaries = self._runnable(_binaries()) if primary is None else primary._binaries
+            self._binaries: Path = self._runnable(_binaries()) if primary is None else primary._binaries
             if primary is None:
                 self._run("initdb", "-D", self._data, "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", SUPERUSER)
             else:

@@ -41,7 +41,11 @@ class Replicated:
 
     async def on_primary(self, sql: str, *values: Any) -> list[asyncpg.Record]:
         """Run a statement as an administrator, who waits for no standby."""
-        return await _run(self.url, sql, *values)
+        return await self.run(self.url, sql, *values)
+
+    async def run(self, url: str, sql: str, *values: Any) -> list[asyncpg.Record]:
+        """The same on either server."""
+        return await _run(url, sql, *values)
 
     async def until_synchronous(self) -> None:
         """Return when commits wait for the standby, and it is connected."""

@@ -211,7 +211,7 @@ class PostgresJournal:
                 self._connection = None
 
     async def _page(self, sql: str, shard: int, after_seq: int, limit: int) -> list[Record]:
-        """A page of events, once the synchronous standby has it; an empty page, frequent at idle readers, proves nothing."""
+        """A page of events, once the synchronous standby has it; an empty page proves nothing."""
         records = await self._reader.unconfirmed_rows(sql, shard, after_seq, min(limit, PAGE_MAX))
         if records:
             await self._reader.barrier.wait()
