@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from decimal import Decimal
 from typing import Any
 
@@ -49,6 +50,13 @@ async def database(servers: Replicated) -> AsyncIterator[PostgresDatabase]:
     await database.journal.head(0)
     yield database
     await database.close()
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    """Closes what a test opens."""
+    async with AsyncExitStack() as stack:
+        yield stack
 
 
 async def exposed(servers: Replicated, change: Change, by: Exposure = "cancelled") -> None:
@@ -190,8 +198,10 @@ async def test_without_a_synchronous_standby_nothing_is_written_and_a_setting_ho
         await database.queries.order(change.orders[0].order_id)
 
 
-async def test_a_recheck_is_acknowledged_once_the_standby_has_it(servers: Replicated) -> None:
-    store, other = await SqlPdcaStore.on_postgres(servers.url), await SqlPdcaStore.on_postgres(servers.url)
+async def test_a_recheck_is_acknowledged_once_the_standby_has_it(servers: Replicated, stack: AsyncExitStack) -> None:
+    store, other = [await SqlPdcaStore.on_postgres(servers.url) for _ in range(2)]
+    stack.push_async_callback(store.close)
+    stack.push_async_callback(other.close)
     await add_strategies(store, "a")
     await asyncio.to_thread(servers.standby.stop)
     request = a_recheck()
@@ -208,12 +218,13 @@ async def test_a_recheck_is_acknowledged_once_the_standby_has_it(servers: Replic
     servers.standby.start()
     await servers.until_synchronous()
     assert (await other.create(request, "key", "digest", ["a"])).replayed
-    await store.close()
-    await other.close()
 
 
-async def test_an_entry_of_a_person_is_acknowledged_once_the_standby_has_it(servers: Replicated) -> None:
+async def test_an_entry_of_a_person_is_acknowledged_once_the_standby_has_it(
+    servers: Replicated, stack: AsyncExitStack
+) -> None:
     ledger = await PostgresLedger.open(servers.url)
+    stack.push_async_callback(ledger.close)
     deposit = ManualEntry(
         type="Deposit", account_id=OWNER, key="k1", by="ann", reason="a test", currency="JPY", amount=Decimal(1)
     )
@@ -227,7 +238,6 @@ async def test_an_entry_of_a_person_is_acknowledged_once_the_standby_has_it(serv
     servers.standby.start()
     await servers.until_synchronous()
     assert (await ledger.enter(deposit, START)).repeated
-    await ledger.close()
 
 
 async def test_the_barrier_needs_no_privilege(servers: Replicated) -> None:
