@@ -12,6 +12,7 @@ from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
@@ -238,6 +239,23 @@ async def test_an_entry_of_a_person_is_acknowledged_once_the_standby_has_it(
     servers.standby.start()
     await servers.until_synchronous()
     assert (await ledger.enter(deposit, START)).repeated
+
+
+async def test_sessions_that_are_given_up_do_not_add_up_at_the_server(
+    servers: Replicated, stack: AsyncExitStack
+) -> None:
+    reader = await Reader.open(servers.url)
+    stack.push_async_callback(reader.close)
+    journal = PostgresJournal(servers.url, reader, settle_seconds_max=0.5)
+    stack.push_async_callback(journal.close)
+    await asyncio.to_thread(servers.standby.stop)
+
+    with pytest.raises(OutcomeUnknown):
+        await journal.append(0, "given up", [an_accept()], START)
+    assert await servers.waits() == 0
+    with pytest.raises(JournalUnavailable):
+        await journal.head(0)
+    assert await servers.waits() == 0
 
 
 async def test_the_barrier_needs_no_privilege(servers: Replicated) -> None:

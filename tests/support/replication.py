@@ -69,6 +69,10 @@ class Replicated:
         [(number,)] = await self.on_primary("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
         return int(number)
 
+    async def waits(self) -> int:
+        """How many sessions wait for the standby."""
+        return len(await self.on_primary("SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+
     async def cancel_one(self) -> bool:
         """Cancel the wait of any session for the standby; false if there is none."""
         return bool(await self.on_primary(_CANCEL))

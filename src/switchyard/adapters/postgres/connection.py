@@ -1,7 +1,7 @@
 """Connections to PostgreSQL: session settings, and the errors that leave an outcome unknown."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
 from typing import TypeAlias
 
@@ -15,6 +15,8 @@ Record: TypeAlias = asyncpg.Record
 
 # Long enough for a server under load, short enough that the caller is still waiting when a dead server is reported.
 CONNECT_SECONDS_MAX = 5.0
+# A cancel takes another connection, which is made in milliseconds unless the network or the server is gone.
+DISCONNECT_SECONDS_MAX = 1.0
 # A read returns at most a page: one that takes longer waits for an answer that the network dropped.
 READ_SECONDS_MAX = 30.0
 
@@ -52,6 +54,15 @@ DATABASE_ERRORS = (*CONNECTION_LOST, asyncpg.PostgresError)
 async def connect(url: str) -> Connection:
     """A connection outside the pool, for work that must not wait for it or needs session state."""
     return await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX, server_settings=SERVER_SETTINGS)
+
+
+async def disconnect(connection: Connection) -> None:
+    """Cancel the command in progress, if there is one, and end the session; aborts the connection if that takes long.
+
+    The server does not notice that a client is gone while its commit waits for the standby: such sessions would add up.
+    """
+    with suppress(*DATABASE_ERRORS):
+        await connection.close(timeout=DISCONNECT_SECONDS_MAX)
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ from switchyard.adapters.postgres.connection import (
     Connection,
     Record,
     connect,
+    disconnect,
 )
 from switchyard.adapters.postgres.exposures import (
     ACCOUNT_POSITIONS,
@@ -145,7 +146,9 @@ class PostgresJournal:
                 result = await self._settle(with_seen(arguments, self._seen.get(shard)))
             except asyncio.CancelledError:
                 # The command is still running on this connection, and the next group must not wait for it.
-                self._disconnect()
+                if self._connection is not None:
+                    self._connection.terminate()
+                    self._connection = None
                 raise
             self._note_head(shard, Head(result["head_epoch"], result["head_seq"], result["head_hash"]))
         return outcomes_of(changes, result)
@@ -242,7 +245,9 @@ class PostgresJournal:
             except CONNECTION_LOST as error:
                 log.warning("commit_answer_lost", group_id=arguments.new_group_id, error=repr(error))
                 lost = error
-            self._disconnect()
+            if self._connection is not None:
+                await disconnect(self._connection)
+                self._connection = None
             if clock.time() >= deadline:
                 raise OutcomeUnknown(f"the outcome of a commit is not known: {lost!r}") from lost
             await asyncio.sleep(SETTLE_PAUSE_SECONDS)
@@ -280,8 +285,3 @@ class PostgresJournal:
     def _notice(self, _: Connection, message: asyncpg.PostgresLogMessage) -> None:
         """Called for each warning of the server, and before the call that it belongs to returns."""
         self._is_local_only = self._is_local_only or is_local_only(message)
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.terminate()
-            self._connection = None

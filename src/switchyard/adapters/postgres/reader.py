@@ -23,6 +23,7 @@ from switchyard.adapters.postgres.connection import (
     Record,
     connect,
     decode_canonically,
+    disconnect,
 )
 from switchyard.domain.errors import JournalUnavailable
 
@@ -105,7 +106,7 @@ class ReadBarrier:
     async def close(self) -> None:
         """Disconnect after the check in progress."""
         async with self._turn:
-            self._disconnect()
+            await self._disconnect()
 
     async def _check(self) -> None:
         async with self._turn:
@@ -119,11 +120,13 @@ class ReadBarrier:
                         return
                     cause = "the wait for it was cancelled"
                 except DATABASE_ERRORS as error:
-                    self._disconnect()
+                    await self._disconnect()
                     cause = repr(error)
                 if clock.time() + RETRY_SECONDS >= deadline:
                     log.warning("read_not_replicated", error=cause)
-                    raise JournalUnavailable(f"the synchronous standby has not confirmed what was read: {cause}")
+                    raise JournalUnavailable(
+                        f"the synchronous standby has not confirmed within {self._seconds_max:g} s what was read: {cause}"
+                    )
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _is_confirmed(self, must_write: bool, seconds_max: float) -> bool:
@@ -145,10 +148,10 @@ class ReadBarrier:
         """Called for each warning of the server, and before the call that it belongs to returns."""
         self._is_local_only = self._is_local_only or is_local_only(message)
 
-    def _disconnect(self) -> None:
+    async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.terminate()
+            await disconnect(connection)
 
 
 class Reader:
