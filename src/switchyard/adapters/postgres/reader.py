@@ -125,7 +125,7 @@ class ReadBarrier:
                 if clock.time() + RETRY_SECONDS >= deadline:
                     log.warning("read_not_replicated", error=cause)
                     raise JournalUnavailable(
-                        f"the synchronous standby has not confirmed within {self._seconds_max:g} s what was read: {cause}"
+                        f"the synchronous standby did not confirm what was read within {self._seconds_max:g} s: {cause}"
                     )
                 await asyncio.sleep(RETRY_SECONDS)
 
