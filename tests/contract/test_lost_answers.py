@@ -10,9 +10,9 @@ import asyncpg
 import pytest
 
 from switchyard.adapters.memory.clock import START
-from switchyard.adapters.postgres.connection import Reader
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.journal import PostgresJournal
+from switchyard.adapters.postgres.reader import Reader
 from switchyard.domain.changes import Committed, Conflict, Outcome
 from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
 from tests.support.build import an_accept

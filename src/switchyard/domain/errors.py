@@ -385,7 +385,10 @@ class RunnerDown(Unavailable):
 
 
 class JournalUnavailable(Unavailable):
-    """The database rejected the group or cannot be reached; nothing was committed."""
+    """The database rejected the group or cannot be reached, or its standby has not confirmed what was read.
+
+    This request has committed nothing.
+    """
 
     reason = "JOURNAL_UNAVAILABLE"
 

@@ -68,7 +68,8 @@ class Journal(Protocol):
         and leaves the others alone. A repeated `group_id` writes nothing and returns the first outcomes, so a caller
         that lost the answer appends again; a group in which every change conflicted is not stored and is checked again.
         Raises GroupRejected if a value cannot be stored, JournalUnavailable if certainly nothing was written, and
-        OutcomeUnknown if that is not certain. The other methods raise JournalUnavailable.
+        OutcomeUnknown if that is not certain. The other methods raise JournalUnavailable, also for what a failover to
+        the synchronous standby would lose.
 
         Raises HistoryMismatch, and writes nothing, if the database no longer has the last event that this object has
         `seen` or has another epoch: an older database is in its place.

@@ -26,7 +26,10 @@ class KeyStore(Protocol):
     """Entries by (account, operation, key)."""
 
     async def entry(self, account: AccountId, operation: str, key: str) -> KeyEntry | None:
-        """Return the entry of a key, even if it has expired."""
+        """Return the entry of a key, even if it has expired.
+
+        Raises OutcomeUnknown if there is one that a failover to the synchronous standby would lose.
+        """
         ...
 
     async def entries(

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from switchyard.adapters.backoffice.breaks import decode_break
-from switchyard.adapters.postgres.connection import Reader, single_connection
+from switchyard.adapters.postgres.connection import single_connection
+from switchyard.adapters.postgres.reader import NO_HEADS, Reader
 from switchyard.domain.chain import stamp
 from switchyard.domain.reconcile.breaks import Break, BreakClass, BreakState
 from switchyard.ports.breaks import BREAKS_MAX, BreakFilter
@@ -75,7 +76,7 @@ class PostgresBreaks:
         async with single_connection(url) as connection, connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock($1)", SCHEMA_LOCK)
             await connection.execute(SCHEMA)
-        return cls(await Reader.open(url))
+        return cls(await Reader.open(url, NO_HEADS))
 
     async def close(self) -> None:
         """Disconnect."""

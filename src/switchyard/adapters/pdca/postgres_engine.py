@@ -16,7 +16,8 @@ from switchyard.adapters.postgres.connection import (
     Connection,
     single_connection,
 )
-from switchyard.domain.errors import OutcomeUnknown
+from switchyard.adapters.postgres.reader import ReadBarrier
+from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
 from switchyard.ports.pdca import PdcaUnavailable
 
 # Of the API's readers and writers and of the runner, who all wait for the disk and not for each other.
@@ -32,8 +33,9 @@ class PostgresEngine:
         lock="FOR UPDATE",
     )
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, barrier: ReadBarrier) -> None:
         self._pool = pool
+        self._barrier = barrier
 
     @classmethod
     async def open(cls, url: str) -> "PostgresEngine":
@@ -49,11 +51,11 @@ class PostgresEngine:
             command_timeout=READ_SECONDS_MAX,
             server_settings=SERVER_SETTINGS,
         )
-        return cls(pool)
+        return cls(pool, ReadBarrier(url))
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator["_PostgresSession"]:
-        """A read-only transaction at one snapshot."""
+        """A read-only transaction at one snapshot; at its end the synchronous standby has what was read."""
         async with self._connection() as connection:
             transaction = connection.transaction(isolation="repeatable_read", readonly=True)
             await transaction.start()
@@ -62,10 +64,14 @@ class PostgresEngine:
             finally:
                 if not connection.is_closed():
                     await transaction.rollback()
+        try:
+            await self._barrier.wait()
+        except JournalUnavailable as error:
+            raise PdcaUnavailable(str(error)) from error
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator["_PostgresSession"]:
-        """A transaction that is flushed to the disk at its end."""
+        """A transaction that is flushed to the disk, and to that of the synchronous standby, at its end."""
         async with self._connection() as connection:
             transaction = connection.transaction()
             await transaction.start()
@@ -79,10 +85,16 @@ class PostgresEngine:
                 await transaction.commit()
             except CONNECTION_LOST as error:
                 raise OutcomeUnknown(f"the answer to a commit was lost: {error!r}") from error
+        try:
+            # A transaction that only read, such as one that found a repeated key, has not waited for the standby.
+            await self._barrier.wait()
+        except JournalUnavailable as error:
+            raise OutcomeUnknown(str(error)) from error
 
     async def close(self) -> None:
         """Wait for the transactions in progress, then disconnect."""
         await self._pool.close()
+        await self._barrier.close()
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:

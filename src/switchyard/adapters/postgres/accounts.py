@@ -1,7 +1,7 @@
 """What accounts have open, on PostgreSQL: each query is one bounded statement."""
 
 from switchyard.adapters.postgres import rows
-from switchyard.adapters.postgres.connection import Reader
+from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.tables import ORDERS, POSITIONS
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders import Order

@@ -1,13 +1,13 @@
-"""Connections to PostgreSQL: session settings, the pool for reads, and the errors that leave an outcome unknown."""
+"""Connections to PostgreSQL: session settings, and the errors that leave an outcome unknown."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import asyncpg
 
-from switchyard.domain.errors import CannotStart, JournalUnavailable
+from switchyard.domain.errors import CannotStart
 from switchyard.domain.money import canonical
 
 Connection: TypeAlias = asyncpg.Connection
@@ -15,10 +15,10 @@ Record: TypeAlias = asyncpg.Record
 
 # Long enough for a server under load, short enough that the caller is still waiting when a dead server is reported.
 CONNECT_SECONDS_MAX = 5.0
+# A cancel takes another connection, which is made in milliseconds unless the network or the server is gone.
+DISCONNECT_SECONDS_MAX = 1.0
 # A read returns at most a page: one that takes longer waits for an answer that the network dropped.
 READ_SECONDS_MAX = 30.0
-# Reads are short: with more connections they would queue for the server's processors instead of here.
-READERS_MAX = 8
 
 SERVER_SETTINGS = {
     "application_name": "switchyard",
@@ -56,6 +56,15 @@ async def connect(url: str) -> Connection:
     return await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX, server_settings=SERVER_SETTINGS)
 
 
+async def disconnect(connection: Connection) -> None:
+    """Cancel the command in progress, if there is one, and end the session; aborts the connection if that takes long.
+
+    The server does not notice that a client is gone while its commit waits for the standby: such sessions would add up.
+    """
+    with suppress(*DATABASE_ERRORS):
+        await connection.close(timeout=DISCONNECT_SECONDS_MAX)
+
+
 @asynccontextmanager
 async def single_connection(url: str) -> AsyncIterator[Connection]:
     """A connection for a start or a command; a failure raises CannotStart with the cause."""
@@ -81,50 +90,8 @@ def _text(error: BaseException) -> str:
     return str(error) or repr(error)
 
 
-class Reader:
-    """A small pool for reads, so that no read waits for a commit."""
-
-    def __init__(self, pool: asyncpg.Pool) -> None:
-        self._pool = pool
-
-    @classmethod
-    async def open(cls, url: str) -> "Reader":
-        """A pool that connects at the first read."""
-        pool = await asyncpg.create_pool(
-            url,
-            # Connections are opened on demand and kept: the pool's own upkeep would fill the log during an outage.
-            min_size=0,
-            max_size=READERS_MAX,
-            max_inactive_connection_lifetime=0,
-            init=decode_canonically,
-            reset=_keep_session,
-            timeout=CONNECT_SECONDS_MAX,
-            command_timeout=READ_SECONDS_MAX,
-            server_settings=SERVER_SETTINGS,
-        )
-        return cls(pool)
-
-    async def rows(self, sql: str, *values: Any) -> list[Record]:
-        """All rows of a bounded query; raises JournalUnavailable when the server does not answer."""
-        try:
-            records: list[Record] = await self._pool.fetch(sql, *values)
-        except asyncpg.DataError:
-            return []  # no row has a value that the database cannot store, such as a NUL character
-        except (*CONNECTION_LOST, asyncpg.InsufficientResourcesError) as error:
-            raise JournalUnavailable(f"the database does not answer: {error!r}") from error
-        return records
-
-    async def close(self) -> None:
-        """Wait for the reads in progress, then disconnect."""
-        await self._pool.close()
-
-
 async def decode_canonically(connection: Connection) -> None:
     """Decode amounts in canonical form: PostgreSQL keeps trailing zeros."""
     await connection.set_type_codec(
         "numeric", schema="pg_catalog", encoder=str, decoder=lambda text: canonical(Decimal(text)), format="text"
     )
-
-
-async def _keep_session(_: Connection) -> None:
-    """Replace the pool's default reset, which costs a round trip per read: reads leave no session state."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from switchyard.adapters.postgres import migrations
 from switchyard.adapters.postgres.accounts import PostgresAccounts
-from switchyard.adapters.postgres.connection import Reader, single_connection
+from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.keys import PostgresKeyStore
@@ -13,6 +13,7 @@ from switchyard.adapters.postgres.lanes import PostgresLanes
 from switchyard.adapters.postgres.liveness import PostgresLiveness
 from switchyard.adapters.postgres.notifications import CommitNotifications
 from switchyard.adapters.postgres.queries import PostgresQueries
+from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.postgres.relay_leases import PostgresRelayLeases
 from switchyard.adapters.postgres.strategy_orders import PostgresStrategyOrders
 from switchyard.adapters.system_clock import SystemClock

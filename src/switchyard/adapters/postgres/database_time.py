@@ -1,6 +1,6 @@
 """The server's wall clock and the time that the processes share, in the one row of `steady_clock`."""
 
-from switchyard.adapters.postgres.connection import Reader
+from switchyard.adapters.postgres.reader import Reader
 from switchyard.ports.database_time import StoredTime, TimeReading
 
 _READ = """
@@ -27,7 +27,7 @@ class PostgresTime:
 
     async def read(self) -> TimeReading:
         """The server's times, in one statement."""
-        [row] = await self._reader.rows(_READ)
+        [row] = await self._reader.unconfirmed_rows(_READ)
         stored = None
         if row["written_at"] is not None:
             stored = StoredTime(**{name: row[name] for name in StoredTime.__struct_fields__})
@@ -37,4 +37,4 @@ class PostgresTime:
         """Replace the row that was read."""
         values = (time.ahead, time.written_at, time.boot_id, time.boot_seconds, time.jumped_at)
         before = (None, None) if read is None else (read.ahead, read.written_at)
-        return bool(await self._reader.rows(_STORE, *values, *before))
+        return bool(await self._reader.unconfirmed_rows(_STORE, *values, *before))

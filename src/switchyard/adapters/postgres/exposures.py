@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from switchyard.adapters.postgres import rows
-from switchyard.adapters.postgres.connection import Reader, Record
+from switchyard.adapters.postgres.connection import Record
+from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.tables import POSITIONS
 from switchyard.domain.ids import AccountId
 from switchyard.domain.positions import ACCOUNT_TOTAL
@@ -92,7 +93,7 @@ class SymbolReads:
         self._used.clear()
         accounts, symbols = [account for account, _ in keys], [symbol for _, symbol in keys]
         try:
-            records = await self._reader.rows(_SYMBOLS, accounts, symbols)
+            records = await self._reader.unconfirmed_rows(_SYMBOLS, accounts, symbols)
         except BaseException as error:
             for future in batch.values():
                 if isinstance(error, Exception):

@@ -23,9 +23,9 @@ from switchyard.adapters.postgres.connection import (
     CONNECTION_LOST,
     DATABASE_ERRORS,
     Connection,
-    Reader,
     Record,
     connect,
+    disconnect,
 )
 from switchyard.adapters.postgres.exposures import (
     ACCOUNT_POSITIONS,
@@ -35,6 +35,7 @@ from switchyard.adapters.postgres.exposures import (
     SymbolReads,
     account_exposure,
 )
+from switchyard.adapters.postgres.reader import Reader, is_local_only
 from switchyard.adapters.tables import EVENT_COLUMNS, POSITIONS
 from switchyard.domain.amends import by_amend_id
 from switchyard.domain.chain import GENESIS
@@ -53,10 +54,6 @@ log = structlog.get_logger()
 SETTLE_SECONDS_MAX = 10.0
 # A restarting server rejects connections immediately: the pause keeps the retries from loading it.
 SETTLE_PAUSE_SECONDS = 0.1
-
-# The server's function that waits for the synchronous standby. If the wait is cancelled (by an administrator or a
-# statement timeout), it warns, and the commit is reported as successful although only this server has it.
-SYNC_WAIT = "SyncRepWaitForLSN"
 
 # The server or the driver rejected a value: the same group would fail again, another group may succeed.
 _BAD_DATA = (
@@ -149,21 +146,23 @@ class PostgresJournal:
                 result = await self._settle(with_seen(arguments, self._seen.get(shard)))
             except asyncio.CancelledError:
                 # The command is still running on this connection, and the next group must not wait for it.
-                self._disconnect()
+                if self._connection is not None:
+                    self._connection.terminate()
+                    self._connection = None
                 raise
-            self._seen[shard] = Head(result["head_epoch"], result["head_seq"], result["head_hash"])
+            self._note_head(shard, Head(result["head_epoch"], result["head_seq"], result["head_hash"]))
         return outcomes_of(changes, result)
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
         """The next events in order, at most a page."""
         sql = f"SELECT {EVENT_COLUMNS} FROM journal WHERE shard = $1 AND seq > $2 ORDER BY seq LIMIT $3"
-        records = await self._reader.rows(sql, shard, after_seq, min(limit, PAGE_MAX))
+        records = await self._page(sql, shard, after_seq, limit)
         return [rows.journal_event(record) for record in records]
 
     async def lines(self, shard: int, after_seq: int, limit: int) -> Lines | None:
         """The same events as audit lines, concatenated by the database; None when there are none."""
-        records = await self._reader.rows(_LINES, shard, after_seq, min(limit, PAGE_MAX))
-        if not records or not records[0]["count"]:
+        records = await self._page(_LINES, shard, after_seq, limit)
+        if not records:
             return None
         row = records[0]
         return Lines(row["text"].encode(), row["count"], Head(row["epoch"], row["seq"], row["hash"]))
@@ -204,6 +203,7 @@ class PostgresJournal:
         async with self._turn:
             connection = await self._connected()
             head = self._seen[0] = await identity.open_epoch(connection, above_epoch, above_seq, now, marker)
+        await self._reader.barrier.wait()
         return head
 
     async def close(self) -> None:
@@ -212,6 +212,18 @@ class PostgresJournal:
             if self._connection is not None:
                 await self._connection.close(timeout=1)
                 self._connection = None
+
+    async def _page(self, sql: str, shard: int, after_seq: int, limit: int) -> list[Record]:
+        """A page of events, once the synchronous standby has it; an empty page proves nothing."""
+        records = await self._reader.unconfirmed_rows(sql, shard, after_seq, min(limit, PAGE_MAX))
+        if records:
+            await self._reader.barrier.wait()
+        return records
+
+    def _note_head(self, shard: int, head: Head) -> None:
+        """Note the head after an append, which locked it: the standby has everything up to it."""
+        self._seen[shard] = head
+        self._reader.barrier.note_committed(f"{shard}:{head.epoch}:{head.seq}:{head.hash}")
 
     async def _settle(self, arguments: AppendArguments) -> Record:
         """Call until the outcome is known: a repeated group id gets the stored outcome of the first call."""
@@ -233,7 +245,9 @@ class PostgresJournal:
             except CONNECTION_LOST as error:
                 log.warning("commit_answer_lost", group_id=arguments.new_group_id, error=repr(error))
                 lost = error
-            self._disconnect()
+            if self._connection is not None:
+                await disconnect(self._connection)
+                self._connection = None
             if clock.time() >= deadline:
                 raise OutcomeUnknown(f"the outcome of a commit is not known: {lost!r}") from lost
             await asyncio.sleep(SETTLE_PAUSE_SECONDS)
@@ -270,11 +284,4 @@ class PostgresJournal:
 
     def _notice(self, _: Connection, message: asyncpg.PostgresLogMessage) -> None:
         """Called for each warning of the server, and before the call that it belongs to returns."""
-        # The warning has no SQLSTATE of its own, and its text is translated; the place in the source is neither.
-        if message.server_source_function == SYNC_WAIT:
-            self._is_local_only = True
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.terminate()
-            self._connection = None
+        self._is_local_only = self._is_local_only or is_local_only(message)

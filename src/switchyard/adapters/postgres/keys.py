@@ -3,8 +3,9 @@
 from collections.abc import Collection
 from datetime import datetime
 
-from switchyard.adapters.postgres.connection import Reader
+from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.tables import IDEMPOTENCY_KEYS
+from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.lifecycle import FINAL
@@ -50,14 +51,23 @@ class PostgresKeyStore:
 
     async def entry(self, account: AccountId, operation: str, key: str) -> KeyEntry | None:
         """The entry of a key, expired or not; None if there is none."""
-        records = await self._reader.rows(_ENTRY, account, operation, key)
-        return KeyEntry(**records[0]) if records else None
+        records = await self._reader.unconfirmed_rows(_ENTRY, account, operation, key)
+        if not records:
+            return None  # no proof of anything: the append decides
+        entry = KeyEntry(**records[0])
+        try:
+            # The keys of requests without an order are written without an event.
+            await self._reader.barrier.wait(must_write=not entry.order_id)
+        except JournalUnavailable as error:
+            # 'Unavailable' would mean that the request has no order.
+            raise OutcomeUnknown(str(error)) from error
+        return entry
 
     async def entries(
         self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
     ) -> list[KeyEntry]:
         """Entries created after `since` whose keys lie between `first` and `last`, inclusive."""
-        records = await self._reader.rows(_BETWEEN, account, operation, first, last, since, limit)
+        records = await self._reader.unconfirmed_rows(_BETWEEN, account, operation, first, last, since, limit)
         return [KeyEntry(**record) for record in records]
 
     async def reap(
@@ -65,6 +75,6 @@ class PostgresKeyStore:
     ) -> Reaped:
         """Check the next entries and remove those that have expired and whose order is final."""
         arguments = (*(after or ("", "", "")), limit, now, sorted(FINAL), jumped_at, list(kept))
-        [row] = await self._reader.rows(_REAP, *arguments)
+        [row] = await self._reader.unconfirmed_rows(_REAP, *arguments)
         is_last = row["seen"] < limit
         return Reaped(row["count"], None if is_last else (row["account_id"], row["operation"], row["idempotency_key"]))

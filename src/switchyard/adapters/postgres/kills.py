@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from switchyard.adapters.postgres import rows
-from switchyard.adapters.postgres.connection import Reader
+from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.tables import KILLS
 from switchyard.domain.ids import KillId, OrderId
 from switchyard.domain.kills import Kill

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from switchyard.adapters.postgres.connection import Reader
 from switchyard.adapters.postgres.liveness import lock_key
+from switchyard.adapters.postgres.reader import Reader
 from switchyard.domain.ids import WorkerId
 from switchyard.ports.clock import Clock
 from switchyard.ports.lanes import LaneShare
@@ -39,7 +39,7 @@ class PostgresLanes:
             if other != worker and now - seen_at > self._silence_seconds_max
         ]
         workers, beats = [other for other, _ in silent], [beat for _, beat in silent]
-        [record] = await self._reader.rows(_HOLD, worker, lock_key(worker), given_up, workers, beats)
+        [record] = await self._reader.unconfirmed_rows(_HOLD, worker, lock_key(worker), given_up, workers, beats)
         self._note_beats(record["workers"], record["beats"])
         return LaneShare(frozenset(record["lanes"]), record["share"])
 

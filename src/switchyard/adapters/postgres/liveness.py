@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import asyncpg
 
-from switchyard.adapters.postgres.connection import DATABASE_ERRORS, Connection, Reader
+from switchyard.adapters.postgres.connection import DATABASE_ERRORS, Connection
 from switchyard.adapters.postgres.persistent import PersistentConnection
+from switchyard.adapters.postgres.reader import Reader
 from switchyard.domain.errors import AlreadyRunning, JournalUnavailable
 from switchyard.domain.ids import WorkerId
 from switchyard.ports.liveness import KERNEL_HOLD
@@ -69,7 +70,7 @@ class PostgresLiveness:
     async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
         """Those of the named workers whose lock is free; never a worker of this process."""
         others = [worker for worker in workers if worker not in self._held]
-        records = await self._reader.rows(_DEAD, others, [lock_key(worker) for worker in others])
+        records = await self._reader.unconfirmed_rows(_DEAD, others, [lock_key(worker) for worker in others])
         return frozenset(record["worker"] for record in records)
 
     async def close(self) -> None:

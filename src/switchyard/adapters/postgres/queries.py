@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from switchyard.adapters.postgres import rows
-from switchyard.adapters.postgres.connection import Reader
+from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.tables import EVENT_COLUMNS, EXECUTIONS, ORDERS, POSITIONS
 from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
@@ -197,9 +197,9 @@ class PostgresQueries:
 
     async def _with_states(self, known: KnownState, sql: str, *values: Any) -> list[Due]:
         """The rows that a statement selects, with the states of their orders."""
-        selected = await self._reader.rows(sql, *values)
+        selected = await self._reader.unconfirmed_rows(sql, *values)
         unknown = {order_id for order_id, *row, _ in selected if not _is_known(known(order_id), *row)}
-        records = await self._reader.rows(rows.STATES_BY_ORDER_ID, list(unknown)) if unknown else ()
+        records = await self._reader.unconfirmed_rows(rows.STATES_BY_ORDER_ID, list(unknown)) if unknown else ()
         read = {state.order.order_id: state for state in rows.states(records)}
         due = []
         for order_id, kind, number, version, reported_before in selected:
@@ -219,7 +219,7 @@ class PostgresQueries:
     ) -> list[Due]:
         """Rows whose attempt has no outcome yet or an uncertain one, sorted by their keys."""
         page = (status, min(limit, PAGE_MAX), venue, *(after or ("", "", 0)))
-        records = await self._reader.rows(_UNSETTLED_STATES, *page)
+        records = await self._reader.unconfirmed_rows(_UNSETTLED_STATES, *page)
         due = []
         for (kind, number, reported_before, _), group in groupby(records, key=lambda record: tuple(record[:4])):
             [state] = rows.states(record[3:] for record in group)
@@ -228,7 +228,8 @@ class PostgresQueries:
 
     async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, QueueHead]:
         """For each venue, the first order in journal order that waits for its first attempt."""
-        return {VenueName(venue): QueueHead(seq, at) for venue, seq, at in await self._reader.rows(_OLDEST, venues)}
+        records = await self._reader.unconfirmed_rows(_OLDEST, venues)
+        return {VenueName(venue): QueueHead(seq, at) for venue, seq, at in records}
 
     async def positions(self, account_id: AccountId, *, after: str = ACCOUNT_TOTAL, limit: int) -> list[Position]:
         """One page of an account's positions, including flat ones, sorted by the bytes of their symbols."""
@@ -240,34 +241,34 @@ class PostgresQueries:
 
     async def open_orders(self, venue: VenueName, *, after: OrderId | None = None, limit: int) -> list[Order]:
         """One page of the orders that are open at a venue according to the journal, sorted by id."""
-        records = await self._reader.rows(_OPEN_ORDERS, venue, after or "", min(limit, PAGE_MAX))
+        records = await self._reader.unconfirmed_rows(_OPEN_ORDERS, venue, after or "", min(limit, PAGE_MAX))
         return [rows.order(record) for record in records]
 
     async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> Mapping[str, Execution]:
         """Those of the named execution ids that were recorded."""
         sql = f"SELECT {EXECUTIONS.column_list} FROM executions WHERE venue = $1 AND exec_id = ANY($2)"
-        stored = [Execution(*record) for record in await self._reader.rows(sql, venue, exec_ids)]
+        stored = [Execution(*record) for record in await self._reader.unconfirmed_rows(sql, venue, exec_ids)]
         return {execution.exec_id: execution for execution in stored}
 
     async def matched_strays(self, venue: VenueName, *, after: str = "", limit: int) -> list[Execution]:
         """One page of the strays whose order exists now."""
         return [
             Execution(*record)
-            for record in await self._reader.rows(_MATCHED_STRAYS, venue, after, min(limit, PAGE_MAX))
+            for record in await self._reader.unconfirmed_rows(_MATCHED_STRAYS, venue, after, min(limit, PAGE_MAX))
         ]
 
     async def accepted_since(self, seq: int) -> int:
         """How many orders were accepted after this event."""
-        [record] = await self._reader.rows(_ACCEPTED_SINCE, seq)
+        [record] = await self._reader.unconfirmed_rows(_ACCEPTED_SINCE, seq)
         return int(record[0])
 
     async def unsettled_since(self, status: Literal["sending", "uncertain"], times: Sequence[datetime]) -> list[int]:
         """For each time, how many rows have had this status since then or longer."""
-        return [count for (count,) in await self._reader.rows(_UNSETTLED_SINCE[status], times)]
+        return [count for (count,) in await self._reader.unconfirmed_rows(_UNSETTLED_SINCE[status], times)]
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""
-        return [OutboxCount(*record) for record in await self._reader.rows(_COUNTS)]
+        return [OutboxCount(*record) for record in await self._reader.unconfirmed_rows(_COUNTS)]
 
 
 def _is_known(state: OrderState | None, kind: OutboxKind, number: int, version: int) -> bool:

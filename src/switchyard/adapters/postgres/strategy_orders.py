@@ -1,6 +1,6 @@
 """Orders by strategy on PostgreSQL: bounded statements."""
 
-from switchyard.adapters.postgres.connection import Reader
+from switchyard.adapters.postgres.reader import Reader
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
 from switchyard.domain.pdca.metrics.orders import READ_EVENTS, OrderRow, id_range, strategy_orders

@@ -19,14 +19,25 @@ from switchyard.adapters.postgres.connection import (
     decode_canonically,
     single_connection,
 )
+from switchyard.adapters.postgres.reader import ReadBarrier
 from switchyard.domain.bus import BusEvent, SourcePosition
-from switchyard.domain.errors import CannotStart, SchemaMismatch
+from switchyard.domain.errors import CannotStart, JournalUnavailable, SchemaMismatch
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.accounts import Adoption, HaltedAccount
 from switchyard.domain.ledger.entries import LedgerEntry
 from switchyard.domain.ledger.holdings import Holding
 from switchyard.domain.ledger.manual import ManualEntry
-from switchyard.ports.ledger import ENTRIES_MAX, Balance, Claim, EntryFilter, EntryKey, Posted, SourceState, StoredEntry
+from switchyard.ports.ledger import (
+    ENTRIES_MAX,
+    Balance,
+    Claim,
+    EntryFilter,
+    EntryKey,
+    LedgerUnavailable,
+    Posted,
+    SourceState,
+    StoredEntry,
+)
 from switchyard.ports.manual_ledger import Entered
 
 BOOKS = "backoffice"
@@ -41,8 +52,9 @@ _BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 class PostgresLedger:
     """ports.ledger.Ledger and ports.manual_ledger.ManualLedger on one schema of a database."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, barrier: ReadBarrier) -> None:
         self._pool = pool
+        self._barrier = barrier
 
     @classmethod
     async def open(cls, url: str, name: str = BOOKS) -> "PostgresLedger":
@@ -61,11 +73,12 @@ class PostgresLedger:
             command_timeout=READ_SECONDS_MAX,
             server_settings={**SERVER_SETTINGS, "search_path": name},
         )
-        return cls(pool)
+        return cls(pool, ReadBarrier(url))
 
     async def close(self) -> None:
         """Finish what is in progress and disconnect."""
         await self._pool.close()
+        await self._barrier.close()
 
     async def claim(self, source: str, start: SourcePosition) -> Claim:
         """Raise the source's generation and return how far it was read."""
@@ -127,7 +140,10 @@ class PostgresLedger:
     async def enter(self, wanted: ManualEntry, at: datetime) -> Entered:
         """Book an entry by a person."""
         async with self._connection() as connection:
-            return await posting.enter(connection, wanted, at)
+            entered = await posting.enter(connection, wanted, at)
+        # Unlike the entries of events, it cannot be booked again from the journal.
+        await self._confirm()
+        return entered
 
     async def carry(self, entry: LedgerEntry) -> None:
         """Book an entry of other books."""
@@ -137,7 +153,9 @@ class PostgresLedger:
     async def adopt(self, adoption: Adoption, source: str, position: SourcePosition) -> int:
         """Follow the journal of a new epoch."""
         async with self._connection() as connection:
-            return await posting.adopt(connection, adoption, source, position)
+            orphans = await posting.adopt(connection, adoption, source, position)
+        await self._confirm()
+        return orphans
 
     async def adoptions(self) -> list[Adoption]:
         """The adoptions by epoch."""
@@ -160,6 +178,13 @@ class PostgresLedger:
             except asyncpg.DataError:  # here, because `_connection` makes another error of it
                 return []
         return found
+
+    async def _confirm(self) -> None:
+        """Return when the synchronous standby has what was written."""
+        try:
+            await self._barrier.wait()
+        except JournalUnavailable as error:
+            raise LedgerUnavailable(str(error)) from error
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:

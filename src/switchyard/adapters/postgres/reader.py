@@ -1,0 +1,210 @@
+"""Reads on PostgreSQL: a pool of connections, and the barrier that keeps reads from showing what a failover would lose.
+
+A commit becomes visible when its wait for the synchronous standby ends. A cancelled wait (by an administrator, a
+time-out or the end of the session) and a crash of the server end it too: then only this server has the commit that a
+read shows.
+`ReadBarrier` writes one WAL record of its own and waits for it; the WAL is one sequence, so the standby then has
+everything that was visible before. It has a connection of its own and changes no row.
+"""
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import structlog
+
+from switchyard.adapters.postgres.connection import (
+    CONNECT_SECONDS_MAX,
+    CONNECTION_LOST,
+    DATABASE_ERRORS,
+    READ_SECONDS_MAX,
+    SERVER_SETTINGS,
+    Connection,
+    Record,
+    connect,
+    decode_canonically,
+    disconnect,
+)
+from switchyard.domain.errors import JournalUnavailable
+
+log = structlog.get_logger()
+
+# Reads are short: with more connections they would queue for the server's processors instead of here.
+READERS_MAX = 8
+
+# Longer than a standby's restart of its connection, shorter than most clients wait. A caller waits for one check that
+# has begun before its read and for one of its own: twice this time at most.
+CONFIRM_SECONDS_MAX = 5.0
+RETRY_SECONDS = 0.1
+
+# The server's function that waits for the synchronous standby. If the wait is cancelled, it warns, and the commit is
+# reported as successful although only this server has it. The warning has no SQLSTATE of its own, and its text is
+# translated; the place in the source is neither.
+SYNC_WAIT = "SyncRepWaitForLSN"
+
+JOURNAL_HEADS = (
+    "SELECT string_agg(format('%s:%s:%s:%s', shard, epoch, seq, hash), ' ' ORDER BY shard) FROM journal_heads"
+)
+"""A text that changes with every event of the journal."""
+NO_HEADS = "SELECT NULL::text"
+"""For tables that no journal numbers: every wait writes a record."""
+
+# A transaction that has an id but has written no WAL does not wait for the standby: hence the message, which is written
+# to the WAL alone. Without a synchronous standby, visible means flushed on this server, and a crash keeps it.
+_CHECK = """
+WITH visible AS MATERIALIZED (
+    SELECT current_setting('synchronous_standby_names') AS names, ({heads}) AS heads
+)
+SELECT names, heads, CASE
+    WHEN names <> '' AND (names = $1 AND heads = $2 AND NOT $3::boolean) IS NOT TRUE
+    THEN pg_logical_emit_message(true, 'switchyard', '')
+END AS written
+FROM visible
+"""
+
+
+def is_local_only(message: asyncpg.PostgresLogMessage) -> bool:
+    """Whether the server warns that a commit did not wait for its synchronous standby."""
+    return bool(message.server_source_function == SYNC_WAIT)
+
+
+class ReadBarrier:
+    """Coalesces the waits of concurrent reads: one check runs, and those that arrive meanwhile share the next one."""
+
+    def __init__(self, url: str, heads: str = NO_HEADS, *, seconds_max: float = CONFIRM_SECONDS_MAX) -> None:
+        self._url = url
+        self._sql = _CHECK.format(heads=heads)
+        self._seconds_max = seconds_max
+        self._connection: Connection | None = None
+        self._turn = asyncio.Lock()
+        self._next: asyncio.Task[None] | None = None
+        """The check that has not begun."""
+        self._must_write = False
+        """Whether the next check has to write, whatever the heads are."""
+        self._is_local_only = False
+        self._names: str | None = None
+        self._heads: str | None = None
+        """The setting `synchronous_standby_names`, and the newest heads that were confirmed; those of an older setting
+        count for nothing."""
+
+    def note_committed(self, heads: str) -> None:
+        """Take the heads after an append that the standby has confirmed as known."""
+        self._heads = heads
+
+    async def wait(self, *, must_write: bool = False) -> None:
+        """Return when the synchronous standby has everything that was visible before this call.
+
+        `must_write` is for rows that are written without an event. Raises JournalUnavailable if the standby does not
+        confirm in time.
+        """
+        self._must_write = self._must_write or must_write
+        if self._next is None:
+            self._next = asyncio.create_task(self._check())
+            self._next.add_done_callback(_note_error)
+        await asyncio.shield(self._next)
+
+    async def close(self) -> None:
+        """Disconnect after the check in progress."""
+        async with self._turn:
+            await self._disconnect()
+
+    async def _check(self) -> None:
+        async with self._turn:
+            # A read that ends from now on may show a newer commit than this check.
+            self._next, must_write, self._must_write = None, self._must_write, False
+            clock = asyncio.get_running_loop()
+            deadline = clock.time() + self._seconds_max
+            while True:
+                try:
+                    if await self._is_confirmed(must_write, deadline - clock.time()):
+                        return
+                    cause = "the wait for it was cancelled"
+                except DATABASE_ERRORS as error:
+                    await self._disconnect()
+                    cause = repr(error)
+                if clock.time() + RETRY_SECONDS >= deadline:
+                    log.warning("read_not_replicated", error=cause)
+                    raise JournalUnavailable(
+                        f"the synchronous standby did not confirm what was read within {self._seconds_max:g} s: {cause}"
+                    )
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _is_confirmed(self, must_write: bool, seconds_max: float) -> bool:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(self._url)
+            self._connection.add_log_listener(self._notice)
+            self._names = None  # it may be another server
+        known = self._heads
+        self._is_local_only = False
+        found = await self._connection.fetchrow(self._sql, self._names, known, must_write, timeout=seconds_max)
+        if self._is_local_only:
+            return False
+        self._names = found["names"]
+        if self._heads == known:  # no append of this process has ended meanwhile, with newer heads
+            self._heads = found["heads"]
+        return True
+
+    def _notice(self, _: Connection, message: asyncpg.PostgresLogMessage) -> None:
+        """Called for each warning of the server, and before the call that it belongs to returns."""
+        self._is_local_only = self._is_local_only or is_local_only(message)
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await disconnect(connection)
+
+
+class Reader:
+    """A small pool for reads, and the barrier that they pass."""
+
+    def __init__(self, pool: asyncpg.Pool, barrier: ReadBarrier) -> None:
+        self._pool = pool
+        self.barrier = barrier
+
+    @classmethod
+    async def open(cls, url: str, heads: str = JOURNAL_HEADS) -> "Reader":
+        """A pool that connects at the first read."""
+        pool = await asyncpg.create_pool(
+            url,
+            # Connections are opened on demand and kept: the pool's own upkeep would fill the log during an outage.
+            min_size=0,
+            max_size=READERS_MAX,
+            max_inactive_connection_lifetime=0,
+            init=decode_canonically,
+            reset=_keep_session,
+            timeout=CONNECT_SECONDS_MAX,
+            command_timeout=READ_SECONDS_MAX,
+            server_settings=SERVER_SETTINGS,
+        )
+        return cls(pool, ReadBarrier(url, heads))
+
+    async def rows(self, sql: str, *values: Any) -> list[Record]:
+        """All rows of a bounded query, once the synchronous standby has them; raises JournalUnavailable."""
+        records = await self.unconfirmed_rows(sql, *values)
+        await self.barrier.wait()
+        return records
+
+    async def unconfirmed_rows(self, sql: str, *values: Any) -> list[Record]:
+        """The same without the barrier, for what leads to an append alone or is no proof of anything."""
+        try:
+            records: list[Record] = await self._pool.fetch(sql, *values)
+        except asyncpg.DataError:
+            return []  # no row has a value that the database cannot store, such as a NUL character
+        except (*CONNECTION_LOST, asyncpg.InsufficientResourcesError) as error:
+            raise JournalUnavailable(f"the database does not answer: {error!r}") from error
+        return records
+
+    async def close(self) -> None:
+        """Wait for the reads in progress, then disconnect."""
+        await self._pool.close()
+        await self.barrier.close()
+
+
+async def _keep_session(_: Connection) -> None:
+    """Replace the pool's default reset, which costs a round trip per read: reads leave no session state."""
+
+
+def _note_error(task: asyncio.Task[None]) -> None:
+    """Look at the error of a check: its callers may have been cancelled."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,267 @@
+"""Reads on PostgreSQL with a synchronous standby: what only the primary has is not shown before the standby has it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
+from switchyard.adapters.memory.clock import START
+from switchyard.adapters.pdca.store import SqlPdcaStore
+from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.postgres.journal import PostgresJournal
+from switchyard.adapters.postgres.reader import Reader
+from switchyard.domain.changes import Change
+from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
+from switchyard.domain.idempotency import CANCEL_ALL, PLACE_ORDER, KeyEntry
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.ports.accounts import UnfinishedFilter
+from switchyard.ports.ledger import LedgerUnavailable
+from switchyard.ports.pdca import PdcaUnavailable
+from switchyard.ports.queries import OrderFilter
+from tests.support.build import ACCOUNT, an_accept
+from tests.support.journal_checks import commit
+from tests.support.pdca import a_recheck, add_strategies
+from tests.support.polling import until
+from tests.support.postgres import STANDBY, PostgresServer
+from tests.support.replication import Exposure, Replicated, replicated_database, set_standby_names, two_servers
+
+OWNER = AccountId(ACCOUNT)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    with two_servers() as pair:
+        yield pair
+
+
+@pytest.fixture
+async def servers(pair: tuple[PostgresServer, PostgresServer]) -> Replicated:
+    return await replicated_database(*pair)
+
+
+@pytest.fixture
+async def database(servers: Replicated) -> AsyncIterator[PostgresDatabase]:
+    """The database as another process sees it, which has read it before."""
+    database = await PostgresDatabase.open(servers.url)
+    await database.journal.head(0)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    """Closes what a test opens."""
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+async def exposed(servers: Replicated, change: Change, by: Exposure = "cancelled") -> None:
+    """Commit a change while the standby is away, in a process that ends before it has an answer."""
+    ended = await PostgresDatabase.open(servers.url)
+    await asyncio.to_thread(servers.standby.stop)
+    appending = asyncio.create_task(ended.journal.append(0, "exposed", [change], START))
+    await servers.until_waiting()
+    await servers.expose(by)
+    await until(lambda: _is_stored(servers))
+    appending.cancel()
+    await asyncio.gather(appending, return_exceptions=True)
+    await ended.close()
+
+
+async def _is_stored(servers: Replicated) -> bool:
+    return bool(await servers.on_primary("SELECT FROM append_groups WHERE group_id = 'exposed'"))
+
+
+def proofs(database: PostgresDatabase, order_id: OrderId, key: str) -> dict[str, Callable[[], Awaitable[Any]]]:
+    """Reads whose results are answered to clients or leave the process."""
+    return {
+        "key": lambda: database.keys.entry(OWNER, PLACE_ORDER, key),
+        "order": lambda: database.queries.order(order_id),
+        "orders": lambda: database.queries.orders(OrderFilter(account_id=OWNER)),
+        "events of the order": lambda: database.queries.events_after(0, order_id=order_id, limit=10),
+        "last events": lambda: database.queries.last_events(account_id=OWNER, limit=10),
+        "first event at": lambda: database.queries.first_seq_at(START),
+        "positions": lambda: database.queries.positions(OWNER, limit=10),
+        "unfinished orders": lambda: database.accounts.unfinished_orders(UnfinishedFilter(account_id=OWNER, limit=10)),
+        "open positions": lambda: database.accounts.open_positions(OWNER, limit=10),
+        "kills": lambda: database.kills.newest(limit=10),
+        "active kills": lambda: database.kills.active(),
+        "state": lambda: database.journal.load([order_id]),
+        "journal": lambda: database.journal.read(0, 0, 10),
+        "audit lines": lambda: database.journal.lines(0, 0, 10),
+        "head": lambda: database.journal.head(0),
+    }
+
+
+@pytest.mark.parametrize("by", ["cancelled", "terminated", "crashed"])
+async def test_a_commit_that_only_the_primary_has_is_shown_once_the_standby_has_it(
+    servers: Replicated, database: PostgresDatabase, by: Exposure
+) -> None:
+    change = an_accept(key="exposed")
+    order_id = change.orders[0].order_id
+    await exposed(servers, change, by)
+    reads = proofs(database, order_id, "exposed")
+
+    results = await asyncio.gather(*(read() for read in reads.values()), return_exceptions=True)
+
+    kinds = {name: type(result) for name, result in zip(reads, results, strict=True)}
+    assert kinds == {**dict.fromkeys(reads, JournalUnavailable), "key": OutcomeUnknown}
+    servers.standby.start()
+    await servers.until_synchronous()
+    shown = {name: await read() for name, read in reads.items()}
+    assert shown["key"].order_id == shown["order"].order_id == order_id
+    assert [event.seq for event in shown["journal"]] == [1]
+    assert shown["head"].seq == 1
+
+
+async def test_a_key_without_an_order_is_shown_once_the_standby_has_it(
+    servers: Replicated, database: PostgresDatabase
+) -> None:
+    await commit(database.journal, an_accept())
+    entry = KeyEntry(
+        account_id=OWNER,
+        operation=CANCEL_ALL,
+        idempotency_key="all",
+        generation=0,
+        order_id=OrderId(""),
+        request_digest="digest",
+        created_at=START,
+        expires_at=START,
+        version=1,
+    )
+    await exposed(servers, Change(keys=(entry,)))
+
+    with pytest.raises(OutcomeUnknown):
+        await database.keys.entry(OWNER, CANCEL_ALL, "all")
+
+    servers.standby.start()
+    assert await database.keys.entry(OWNER, CANCEL_ALL, "all") == entry
+
+
+async def test_a_cancelled_wait_of_the_barrier_confirms_nothing(
+    servers: Replicated, database: PostgresDatabase
+) -> None:
+    change = an_accept()
+    await exposed(servers, change)
+    reading = asyncio.create_task(database.queries.order(change.orders[0].order_id))
+
+    async def is_cancelled() -> bool:
+        assert not reading.done(), "shown without the standby"
+        return await servers.cancel_one()
+
+    for _ in range(3):
+        await until(is_cancelled)
+
+    servers.standby.start()
+    shown = await reading
+    assert shown is not None
+
+
+async def test_concurrent_reads_share_a_check_and_known_events_need_none(
+    servers: Replicated, database: PostgresDatabase
+) -> None:
+    change = an_accept(key="own")
+    await commit(database.journal, change)
+    order_id = change.orders[0].order_id
+    await database.queries.order(order_id)
+    before = await servers.writes()
+    for _ in range(5):
+        await database.queries.order(order_id)
+    assert await servers.writes() == before, "the standby has the last event: nothing to wait for"
+
+    other = await PostgresDatabase.open(servers.url)
+    await commit(other.journal, an_accept())
+    await other.close()
+    before = await servers.writes()
+    await asyncio.gather(*(database.queries.order(order_id) for _ in range(50)))
+    assert await servers.writes() - before == 1
+
+
+async def test_without_a_synchronous_standby_nothing_is_written_and_a_setting_holds_from_the_next_read_on(
+    servers: Replicated, database: PostgresDatabase
+) -> None:
+    await set_standby_names(servers.url, "")
+    change = an_accept()
+    await commit(database.journal, change)
+    before = await servers.writes()
+    assert await database.queries.order(change.orders[0].order_id) is not None
+    assert await servers.writes() == before
+
+    await asyncio.to_thread(servers.standby.stop)
+    await set_standby_names(servers.url, STANDBY)
+
+    with pytest.raises(JournalUnavailable):
+        await database.queries.order(change.orders[0].order_id)
+
+
+async def test_a_recheck_is_acknowledged_once_the_standby_has_it(servers: Replicated, stack: AsyncExitStack) -> None:
+    store, other = [await SqlPdcaStore.on_postgres(servers.url) for _ in range(2)]
+    stack.push_async_callback(store.close)
+    stack.push_async_callback(other.close)
+    await add_strategies(store, "a")
+    await asyncio.to_thread(servers.standby.stop)
+    request = a_recheck()
+    creating = asyncio.create_task(store.create(request, "key", "digest", ["a"]))
+    await until(servers.cancel_one)  # the wait of its commit, which then is visible
+
+    with pytest.raises(OutcomeUnknown):
+        await creating
+    with pytest.raises(OutcomeUnknown):
+        await other.create(request, "key", "digest", ["a"])
+    with pytest.raises(PdcaUnavailable):
+        await other.request(request.request_id)
+
+    servers.standby.start()
+    await servers.until_synchronous()
+    assert (await other.create(request, "key", "digest", ["a"])).replayed
+
+
+async def test_an_entry_of_a_person_is_acknowledged_once_the_standby_has_it(
+    servers: Replicated, stack: AsyncExitStack
+) -> None:
+    ledger = await PostgresLedger.open(servers.url)
+    stack.push_async_callback(ledger.close)
+    deposit = ManualEntry(
+        type="Deposit", account_id=OWNER, key="k1", by="ann", reason="a test", currency="JPY", amount=Decimal(1)
+    )
+    await asyncio.to_thread(servers.standby.stop)
+    entering = asyncio.create_task(ledger.enter(deposit, START))
+    await until(servers.cancel_one)  # the wait of its commit, which then is visible
+
+    with pytest.raises(LedgerUnavailable):
+        await entering
+
+    servers.standby.start()
+    await servers.until_synchronous()
+    assert (await ledger.enter(deposit, START)).repeated
+
+
+async def test_sessions_that_are_given_up_do_not_add_up_at_the_server(
+    servers: Replicated, stack: AsyncExitStack
+) -> None:
+    reader = await Reader.open(servers.url)
+    stack.push_async_callback(reader.close)
+    journal = PostgresJournal(servers.url, reader, settle_seconds_max=0.5)
+    stack.push_async_callback(journal.close)
+    await asyncio.to_thread(servers.standby.stop)
+
+    with pytest.raises(OutcomeUnknown):
+        await journal.append(0, "given up", [an_accept()], START)
+    assert await servers.waits() == 0
+    with pytest.raises(JournalUnavailable):
+        await journal.head(0)
+    assert await servers.waits() == 0
+
+
+async def test_the_barrier_needs_no_privilege(servers: Replicated) -> None:
+    role = "plain"
+    await servers.on_primary(f"CREATE ROLE {role} LOGIN")
+    await servers.on_primary(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+    reader = await Reader.open(servers.url.replace("postgres@", f"{role}@"))
+    await reader.barrier.wait(must_write=True)
+    await reader.close()
