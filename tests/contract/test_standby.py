@@ -265,3 +265,29 @@ async def test_the_barrier_needs_no_privilege(servers: Replicated) -> None:
     reader = await Reader.open(servers.url.replace("postgres@", f"{role}@"))
     await reader.barrier.wait(must_write=True)
     await reader.close()
+
+
+async def test_a_promoted_standby_confirms_no_read_of_the_primary_before_it() -> None:
+    with two_servers() as (primary, standby):
+        servers = await replicated_database(primary, standby)
+        database = await PostgresDatabase.open(servers.both_url)
+        database.journal._reader.barrier._seconds_max = 60  # longer than the promotion takes
+        await database.journal.head(0)
+        change = an_accept()
+        await exposed(servers, change)
+        reading = asyncio.create_task(database.queries.order(change.orders[0].order_id))
+        await until(lambda: _waits(servers))
+
+        await asyncio.to_thread(primary.kill)
+        await asyncio.to_thread(standby.start)
+        await asyncio.to_thread(standby.promote)
+        await set_standby_names(servers.standby_url, "")
+
+        with pytest.raises(JournalUnavailable):
+            await reading
+        assert await database.queries.order(change.orders[0].order_id) is None
+        await database.close()
+
+
+async def _waits(servers: Replicated) -> bool:
+    return bool(await servers.waits())

@@ -55,7 +55,7 @@ _CHECK = """
 WITH visible AS MATERIALIZED (
     SELECT current_setting('synchronous_standby_names') AS names, ({heads}) AS heads
 )
-SELECT names, heads, CASE
+SELECT names, heads, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) AS timeline, CASE
     WHEN names <> '' AND (names = $1 AND heads = $2 AND NOT $3::boolean) IS NOT TRUE
     THEN pg_logical_emit_message(true, 'switchyard', '')
 END AS written
@@ -86,6 +86,8 @@ class ReadBarrier:
         self._heads: str | None = None
         """The setting `synchronous_standby_names`, and the newest heads that were confirmed; those of an older setting
         count for nothing."""
+        self._timeline: str | None = None
+        """Of the server that confirmed the last check; a promotion begins a new one."""
 
     def note_committed(self, heads: str) -> None:
         """Take the heads after an append that the standby has confirmed as known."""
@@ -101,7 +103,11 @@ class ReadBarrier:
         if self._next is None:
             self._next = asyncio.create_task(self._check())
             self._next.add_done_callback(_note_error)
+        timeline = self._timeline
         await asyncio.shield(self._next)
+        if timeline not in (None, self._timeline):
+            # The read was on the primary of before: that its successor confirms says nothing about it.
+            raise JournalUnavailable("another server was promoted after the read: repeat the request")
 
     async def close(self) -> None:
         """Disconnect after the check in progress."""
@@ -139,7 +145,7 @@ class ReadBarrier:
         found = await self._connection.fetchrow(self._sql, self._names, known, must_write, timeout=seconds_max)
         if self._is_local_only:
             return False
-        self._names = found["names"]
+        self._names, self._timeline = found["names"], found["timeline"]
         if self._heads == known:  # no append of this process has ended meanwhile, with newer heads
             self._heads = found["heads"]
         return True
