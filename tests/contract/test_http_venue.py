@@ -80,6 +80,13 @@ async def http_venue(
         await venue.close()
 
 
+@pytest.fixture
+def no_spares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the connections that requests need are opened, so that they can be counted."""
+    for name in ("SPARES_MIN", "SPARES_MAX", "QUERY_SPARES_MIN", "QUERY_SPARES_MAX"):
+        monkeypatch.setattr(venue_module, name, 0)
+
+
 async def submitted(*replies: Reply, order: Order = ORDER, **options: Any) -> tuple[SendOutcome, ScriptedServer]:
     async with scripted_server(*replies) as server, http_venue(server.url, **options) as venue:
         return unlocated(await venue.submit(order)), server
@@ -107,6 +114,7 @@ async def test_a_failed_name_lookup_is_proven_unsent() -> None:
         assert isinstance(await venue.submit(ORDER), Unsent)
 
 
+@pytest.mark.usefixtures("no_spares")
 async def test_a_handshake_that_does_not_end_is_proven_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "CONNECT_SECONDS", 0.2)
     async with scripted_server(never_reply) as server, http_venue(server.url.replace("http", "https")) as venue:
@@ -208,19 +216,24 @@ async def test_each_time_in_force_has_its_own_response_time() -> None:
         slow.cancel()
 
 
+@pytest.mark.usefixtures("no_spares")
 @pytest.mark.parametrize("lost", [hang_up, reset])
 async def test_a_reused_connection_that_breaks_during_a_send_is_ambiguous_and_not_retried(lost: Reply) -> None:
-    async with scripted_server(reply(200, order_response()), lost) as server, http_venue(server.url) as venue:
+    async with (
+        scripted_server(reply(200, order_response()), lost) as server,
+        http_venue(server.url, reuses_connections=True) as venue,
+    ):
         assert await venue.submit(ORDER) == Accepted("brk-1")
         assert unlocated(await venue.submit(an_order("two"))) == Ambiguous("NETWORK_DISCONNECTED")
         assert server.connections == 1
         assert [body["client_order_id"] for body in server.posted] == ["one", "two"]
 
 
+@pytest.mark.usefixtures("no_spares")
 async def test_a_connection_idle_for_too_long_is_not_reused() -> None:
     async with (
         scripted_server(reply(200, order_response())) as server,
-        http_venue(server.url, idle_seconds=0.0) as venue,
+        http_venue(server.url, idle_seconds=0.0, reuses_connections=True) as venue,
     ):
         await venue.submit(ORDER)
         await venue.submit(ORDER)

@@ -33,21 +33,59 @@ FINAL_ERRORS: Final[FinalErrors] = frozenset({(400, None), (401, None), (403, No
 _Wire = TypeVar("_Wire")
 
 
-def submitted(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
+class AnswerRules(msgspec.Struct, frozen=True):
+    """What the broker's documents say about its answers."""
+
+    final_errors: FinalErrors = FINAL_ERRORS
+    dedupes_permanently: bool = False
+
+
+RULES: Final = AnswerRules()
+
+
+def submitted(order: Order, exchange: Exchange, now: datetime, rules: AnswerRules = RULES) -> SendOutcome:
     """The outcome of sending an order."""
-    return _located(_submitted(order, exchange, now, final_errors), exchange)
+    outcome = _submitted(order, exchange, now, rules.final_errors)
+    return _located(_if_answered(order.venue_client_order_id, outcome, exchange, rules), exchange)
 
 
 def cancelled(
-    client_id: VenueClientOrderId, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS
+    client_id: VenueClientOrderId, exchange: Exchange, now: datetime, rules: AnswerRules = RULES
 ) -> SendOutcome:
     """The outcome of sending a cancel of the order with this client order id."""
-    return _located(_cancelled(client_id, exchange, now, final_errors), exchange)
+    outcome = _cancelled(client_id, exchange, now, rules.final_errors)
+    return _located(_if_answered(client_id, outcome, exchange, rules), exchange)
 
 
-def amended(amend: Amend, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
+def amended(amend: Amend, exchange: Exchange, now: datetime, rules: AnswerRules = RULES) -> SendOutcome:
     """The outcome of sending an amend."""
-    return _located(_amended(amend, exchange, now, final_errors), exchange)
+    outcome = _amended(amend, exchange, now, rules.final_errors)
+    return _located(_if_answered(amend.client_order_id, outcome, exchange, rules), exchange)
+
+
+def _if_answered(
+    client_id: VenueClientOrderId, outcome: SendOutcome, exchange: Exchange, rules: AnswerRules
+) -> SendOutcome:
+    """The outcome, or doubt if a rejection or a 429 may be the answer to another request.
+
+    It is the answer to this one if it names its id, or if the connection carried nothing else. What a request that was
+    answered by mistake did at the broker is unknown; only where a repeated id is never executed again may that be
+    ignored.
+    """
+    if not isinstance(exchange, BrokerResponse) or isinstance(outcome, Accepted | Ambiguous):
+        return outcome
+    problem = decoded(exchange.body, ErrorResponse)
+    named = None if problem is None else problem.client_order_id
+    if named is not None:
+        return outcome if named == client_id else Ambiguous("UNKNOWN", "the answer names another order")
+    shown = decoded(exchange.body, OrderResponse) if problem is None else problem.order
+    if not exchange.is_reused or rules.dedupes_permanently or (shown is not None and _names(client_id, shown)):
+        return outcome
+    return Ambiguous("UNKNOWN", f"HTTP {exchange.status} does not name the order and may answer an earlier request")
+
+
+def _names(client_id: VenueClientOrderId, answer: OrderResponse) -> bool:
+    return client_id in (answer.client_order_id or answer.idempotency_key, answer.amended_by, answer.replaced_by)
 
 
 def _located(outcome: SendOutcome, exchange: Exchange) -> SendOutcome:
