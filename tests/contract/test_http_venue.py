@@ -43,6 +43,7 @@ from tests.support.scripted_server import (
     scripted_server,
     then_hang_up,
 )
+from tests.support.second_responses import MOMENTS, SECONDS, a_broker
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, open_orders, unlocated
 
 SHORT = dict.fromkeys(RESPONSE_SECONDS, 0.2)
@@ -791,3 +792,71 @@ def test_response_times_beyond_the_send_limit_are_rejected() -> None:
             clock=ManualClock(),
             response_seconds={**RESPONSE_SECONDS, "GTC": SEND_LIMIT.total_seconds()},
         )
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("second", SECONDS)
+@pytest.mark.parametrize("reuses", [False, True])
+@pytest.mark.parametrize("dedupe", ["none", "while_open"])
+async def test_a_second_response_is_never_the_answer_to_the_next_order(
+    dedupe: Dedupe, reuses: bool, second: bytes, moment: str
+) -> None:
+    async with (
+        a_broker([moment], [second]) as broker,
+        http_venue(f"http://127.0.0.1:{broker.port}", dedupe=dedupe, reuses_connections=reuses) as venue,
+    ):
+        outcomes = [await venue.submit(an_order(f"order-{number}")) for number in range(10)]
+    kinds = {type(outcome) for outcome in outcomes}
+    assert kinds <= ({Accepted, Ambiguous} if reuses else {Accepted})
+    assert broker.executions.total() == 10
+
+
+async def test_a_second_response_is_never_the_answer_to_the_next_query() -> None:
+    async with a_broker() as broker, http_venue(f"http://127.0.0.1:{broker.port}", reuses_connections=True) as venue:
+        await venue.submit(ORDER)
+        for _ in range(5):
+            assert await venue.find_by_client_order_id(ORDER.venue_client_order_id) is not None
+            assert await venue.probe() == "answered"
+            assert [page async for page in venue.open_orders()] == [[]]
+
+
+NAMED: Any = {"error": "ANY", "client_order_id": "one"}
+
+
+@pytest.mark.parametrize("status", [429, 400, 403, 422])
+@pytest.mark.parametrize(
+    ("dedupe", "body", "is_believed"),
+    [
+        ("none", {"error": "ANY"}, False),
+        ("while_open", {"error": "ANY"}, False),
+        ("permanent", {"error": "ANY"}, True),
+        ("none", NAMED, True),
+        ("permanent", {**NAMED, "client_order_id": "another"}, False),
+    ],
+)
+async def test_on_a_reused_connection_an_error_counts_if_it_names_the_order(
+    status: int, dedupe: Dedupe, body: object, is_believed: bool
+) -> None:
+    replies = reply(200, order_response()), reply(status, body)
+    async with (
+        scripted_server(*replies) as server,
+        http_venue(server.url, dedupe=dedupe, reuses_connections=True) as venue,
+    ):
+        assert await venue.submit(ORDER) == Accepted("brk-1")
+        outcome = await venue.submit(ORDER)
+    believed = Unsent if status == 429 else VenueRejected
+    assert isinstance(outcome, believed if is_believed else Ambiguous)
+
+
+@pytest.mark.parametrize("status", [429, 403])
+@pytest.mark.parametrize("reuses", [False, True])
+async def test_an_error_that_names_another_order_is_never_the_answer(status: int, reuses: bool) -> None:
+    outcome, _ = await submitted(reply(status, {**NAMED, "client_order_id": "another"}), reuses_connections=reuses)
+    assert isinstance(outcome, Ambiguous)
+
+
+async def test_an_unknown_order_that_was_not_asked_for_is_no_absence() -> None:
+    answer = reply(404, {"error": "UNKNOWN_ORDER", "client_order_id": "another"})
+    async with scripted_server(answer) as server, http_venue(server.url) as venue:
+        with pytest.raises(VenueUnavailable):
+            await venue.find_by_client_order_id(ORDER.venue_client_order_id)

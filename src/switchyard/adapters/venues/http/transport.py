@@ -4,8 +4,8 @@ That fact decides between `NotSent` (safe to send again) and `Lost` (in doubt). 
 request that is given up is destroyed in the kernel too: it must not arrive after a lookup found the order absent.
 
 HTTP/1.1 has no correlation: on a connection that is used again, a second response to one request is read as the
-response to the next. So a connection carries one request, and spare connections are opened ahead of the requests, unless
-the broker guarantees one response per request (`reuses`; ADR 43).
+response to the next. So a connection carries one request, and spare connections are opened ahead of the requests,
+unless the broker guarantees one response per request (`reuses`; ADR 43).
 """
 
 import asyncio
@@ -37,8 +37,8 @@ CONNECT_SECONDS: Final = 2.0
 # The longest response time: the kernel must not retransmit a request for longer, even if this process is stopped and
 # cannot give up itself. It acts on established connections only; CONNECT_SECONDS bounds the rest.
 UNACKNOWLEDGED_SECONDS: Final = 5.0
-# How long a connection may wait for a request. Shorter than the shortest common keep-alive (5 s): if the broker closes an
-# idle connection just as an order is sent on it, that order is in doubt.
+# How long a connection may wait for a request. Shorter than the shortest common keep-alive (5 s): if the broker closes
+# an idle connection just as an order is sent on it, that order is in doubt.
 IDLE_SECONDS: Final = 4.0
 # Spare connections are replaced this long before they are too old, so that there is always one while a handshake lasts.
 REPLACED_AHEAD_SECONDS: Final = 1.0
@@ -141,9 +141,9 @@ class _Connector(aiohttp.TCPConnector):
     """The connections to one broker; it tells each request which connection carries it.
 
     Without `reuses`, a connection is closed after its first response, and `_spares` are connections that have carried
-    nothing yet. Each one that is used is replaced; unused ones are closed at the age of `idle_seconds` and replaced down
-    to `spares_min`. Where a connection fails, the spares are closed too: a request on a new connection is then proven
-    unsent, and one on a spare connection, whose peer may be gone, would be in doubt.
+    nothing yet. Each one that is used is replaced; unused ones are closed at the age of `idle_seconds` and replaced
+    down to `spares_min`. If a connection fails, the spares are closed too: while the broker is away, a request on a new
+    connection is proven unsent, and one on a spare connection would be in doubt.
     """
 
     def __init__(
