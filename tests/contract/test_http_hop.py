@@ -222,7 +222,7 @@ def speak(connection: socket.socket, unasked: bytes) -> None:
         connection.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize("unasked", UNASKED)
+@pytest.mark.parametrize("unasked", UNASKED, ids=["429", "403", "a byte", "the end"])
 @pytest.mark.parametrize("is_in_kernel", [True, False])
 async def test_a_spare_connection_is_discarded_if_something_arrives_before_the_request(
     unasked: bytes, is_in_kernel: bool
@@ -242,7 +242,7 @@ async def test_a_spare_connection_is_discarded_if_something_arrives_before_the_r
             answering.cancel()
 
 
-@pytest.mark.parametrize("unasked", UNASKED)
+@pytest.mark.parametrize("unasked", UNASKED, ids=["429", "403", "a byte", "the end"])
 async def test_nothing_is_sent_on_a_connection_on_which_something_has_arrived(
     unasked: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ from tests.support.scripted_server import (
     scripted_server,
     then_hang_up,
 )
-from tests.support.second_responses import MOMENTS, SECONDS, a_broker
+from tests.support.second_responses import MOMENTS, SECOND_NAMES, SECONDS, a_broker
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, open_orders, unlocated
 
 SHORT = dict.fromkeys(RESPONSE_SECONDS, 0.2)
@@ -795,7 +795,7 @@ def test_response_times_beyond_the_send_limit_are_rejected() -> None:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("second", SECONDS)
+@pytest.mark.parametrize("second", SECONDS, ids=SECOND_NAMES)
 @pytest.mark.parametrize("reuses", [False, True])
 @pytest.mark.parametrize("dedupe", ["none", "while_open"])
 async def test_a_second_response_is_never_the_answer_to_the_next_order(

@@ -20,6 +20,7 @@ SECONDS = (
                 "idempotency_key": "another"}),
     reply(404, {"error": "UNKNOWN_ORDER"}),
 )  # fmt: skip
+SECOND_NAMES = ("429", "403", "200 of another order", "404")
 MOMENTS = ("at once", "later", "with the next request")
 NOTHING_KNOWN = reply(404, {"error": "UNKNOWN_ORDER"})
 # Later than any wrong conclusion from an answer.
