@@ -434,7 +434,7 @@ async def test_a_conflict_is_accepted_once_a_lookup_shows_the_same_order(conflic
     [
         reply(200, order_response(qty=999)),
         reply(200, order_response(intent="SELL")),
-        reply(200, order_response(symbol=None)),
+        reply(200, order_response(symbol="EURUSD")),
         reply(200, order_response(client_order_id="two")),
         reply(404, {"error": "UNKNOWN_ORDER"}),
         reply(500),
@@ -444,6 +444,37 @@ async def test_a_conflict_is_accepted_once_a_lookup_shows_the_same_order(conflic
 async def test_a_conflict_is_ambiguous_while_nothing_shows_the_same_order(lookup: Reply) -> None:
     outcome, _ = await submitted(reply(409, PROCESSED), lookup)
     assert outcome == Ambiguous("CONFLICT", "ALREADY_PROCESSED")
+
+
+# What the specification of the wire shows of an order; a broker may add the others.
+REQUIRED = ("broker_order_id", "accepted_at", "status", "fills", "idempotency_key")
+
+
+@pytest.mark.parametrize("path", ["answer", "conflict", "lookup"])
+@pytest.mark.parametrize(
+    ("changes", "is_proof"),
+    [
+        ({}, True),
+        ({"symbol": "USDJPY", "intent": "BUY", "qty": 1000}, True),
+        ({"client_order_id": "one"}, True),
+        ({"client_order_id": "two"}, False),
+        ({"idempotency_key": "two"}, False),
+        ({"symbol": "EURUSD"}, False),
+        ({"intent": "SELL"}, False),
+        ({"qty": 999}, False),
+    ],
+)
+async def test_the_same_members_prove_an_order_in_an_answer_a_conflict_and_a_lookup(
+    path: str, changes: dict[str, object], is_proof: bool
+) -> None:
+    shown = {name: order_response()[name] for name in REQUIRED} | changes
+    replies = {
+        "answer": [reply(200, shown)],
+        "conflict": [reply(409, {**PROCESSED, "order": shown}), reply(404, {"error": "UNKNOWN_ORDER"})],
+        "lookup": [reply(409, PROCESSED), reply(200, shown)],
+    }
+    outcome, _ = await submitted(*replies[path])
+    assert isinstance(outcome, Accepted if is_proof else Ambiguous)
 
 
 async def test_a_conflict_without_a_lookup_is_ambiguous() -> None:

@@ -241,7 +241,7 @@ async def test_an_order_that_was_rejected_is_open_again_on_every_engine_when_a_p
     await harness.recorder.run_once()
 
     [order] = await database.accounts.unfinished_orders(wanted)
-    assert (order.order_id, order.status, order.filled_qty) == (order_id, "PARTIALLY_FILLED", 40)
+    assert [order.order_id, order.status, order.filled_qty] == [order_id, "PARTIALLY_FILLED", 40]
     assert harness.metrics.registry.get_sample_value("venue_contradictions_total", {"venue": VENUE}) == 1
 
     harness.venue.script.append(a_report(state, "FILLED", exec_id="e-2", qty=Decimal(60)))

@@ -93,7 +93,12 @@ def record_expired(
     *,
     detail: str | None = None,
 ) -> Change:
-    """Not at the venue, and its send deadline has passed: the order ends and is not sent late."""
+    """Not at the venue, and its send deadline has passed: the order ends and is not sent late.
+
+    If an attempt has written bytes, the reason says so: its key must not be tried under another client order id.
+    """
+    if row.bytes_sent and reason != "ABSENT_AT_VENUE":
+        detail, reason = detail or reason, "NOT_PROCESSED"
     dead = ended_attempt(row, now, "dead", reason, detail)
     order = stepped(state.order, "expire", now, reason=reason)
     return order_change("OrderUpdated", state, order, (dead, *closed_rows(state, now)))
@@ -115,7 +120,9 @@ def record_exhausted(
     """Unsent after the last retry: the order ends REJECTED, a cancel or an amend is given up."""
     if row.kind == "new" and is_at_venue(state.order):
         return record_sent(state, row, state.order.venue_order_id, now)
-    return _given_up(state, with_bytes(row, bytes_sent), "RETRY_EXHAUSTED", detail, "RETRY_EXHAUSTED", now)
+    row = with_bytes(row, bytes_sent)
+    reason = described("RETRY_EXHAUSTED", "NOT_PROCESSED") if row.bytes_sent else "RETRY_EXHAUSTED"
+    return _given_up(state, row, "RETRY_EXHAUSTED", detail, reason, now)
 
 
 def record_rejected(

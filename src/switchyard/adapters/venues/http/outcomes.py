@@ -1,7 +1,6 @@
 """Interprets a broker's answers: pure functions from an HTTP exchange to the outcome of an attempt."""
 
 from datetime import datetime, timedelta
-from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar, assert_never
 
@@ -160,10 +159,13 @@ def _shows_amend(amend: Amend, answer: OrderResponse) -> bool:
 
 
 def shows(order: Order, answer: OrderResponse) -> bool:
-    """Whether the answer proves that the broker has exactly this order."""
-    shown: tuple[str | None, str | None, Decimal | None] = (answer.symbol, answer.intent, answer.qty)
-    is_about = _is_about(order.venue_client_order_id, answer)
-    return is_about and shown == (order.symbol, order.side, order.qty)
+    """Whether the answer proves that the broker has this order: in a 2xx, a 409 and a lookup alike.
+
+    It names the order's id, as every answer must, and none of the members that a broker may leave out differs.
+    """
+    pairs = (answer.symbol, order.symbol), (answer.intent, order.side), (answer.qty, order.qty)
+    is_equal = all(theirs is None or theirs == ours for theirs, ours in pairs)
+    return is_equal and _is_about(order.venue_client_order_id, answer)
 
 
 def decoded(body: bytes, kind: type[_Wire]) -> _Wire | None:
@@ -195,7 +197,7 @@ def _error_code(body: bytes) -> str | None:
 def _accepted(order: Order, answer: OrderResponse | None) -> SendOutcome:
     if answer is None:
         return Ambiguous("UNKNOWN", "the answer cannot be read")
-    if not _is_about(order.venue_client_order_id, answer) or _contradicts(order, answer):
+    if not shows(order, answer):
         return Ambiguous("UNKNOWN", "the answer is about another order")
     if answer.status == "rejected":
         return VenueRejected("BROKER_REJECTED")
@@ -204,12 +206,6 @@ def _accepted(order: Order, answer: OrderResponse | None) -> SendOutcome:
 
 def _is_about(client_id: VenueClientOrderId, answer: OrderResponse) -> bool:
     return (answer.idempotency_key, answer.client_order_id or answer.idempotency_key) == (client_id, client_id)
-
-
-def _contradicts(order: Order, answer: OrderResponse) -> bool:
-    """Whether a field of the answer differs from the order; a broker may leave fields out."""
-    pairs = (answer.symbol, order.symbol), (answer.intent, order.side), (answer.qty, order.qty)
-    return any(theirs is not None and theirs != ours for theirs, ours in pairs)
 
 
 def _common_outcome(exchange: Exchange, now: datetime, final_errors: FinalErrors) -> SendOutcome:
