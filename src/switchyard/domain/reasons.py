@@ -59,7 +59,7 @@ RequeueCode = Literal[
 ExpiryReason = Literal[
     "BROKER_DOWN",  # the venue could not be reached before the send deadline
     "BROKER_TIMEOUT",  # the order waited in the outbox until its send deadline had passed
-    "NOT_PROCESSED",  # as before, but an attempt had written bytes, and the venue did not process them (HTTP 429, absent)
+    "NOT_PROCESSED",  # one of both, but an attempt had written bytes, which the venue did not process (429, absent)
 ]
 """An order ended EXPIRED and is not at the venue; its key can be tried again, except with NOT_PROCESSED."""
 
