@@ -3,8 +3,9 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import Literal
 
 import pytest
 from aiohappyeyeballs import AddrInfoType
@@ -15,12 +16,14 @@ from switchyard.adapters.venues.http.transport import (
     BrokerResponse,
     Exchange,
     Lost,
+    NotSent,
     Transport,
     _new_socket,
 )
 from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS
+from tests.support.polling import until
 from tests.support.ports import free_port
-from tests.support.scripted_server import hang_up, never_reply, reply, reset, scripted_server
+from tests.support.scripted_server import Reply, hang_up, never_reply, reply, reset, scripted_server
 
 LOCAL = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 1))
 # More than the kernel's buffers of both ends hold at SMALL, so that the rest waits in this process.
@@ -28,10 +31,30 @@ LARGE = b"x" * 900_000
 SMALL = 8192
 
 
+# How a request gets its connection: one that carried another request, a new one, or one that was opened ahead of it.
+Form = Literal["reused", "new", "spare"]
+FORMS: tuple[Form, ...] = ("reused", "new", "spare")
+
+
+def spares_of(transport: Transport) -> int:
+    assert transport._connector is not None
+    return len(transport._connector._spares)
+
+
 @asynccontextmanager
-async def transport_to(url: str) -> AsyncIterator[Transport]:
-    transport = Transport(url, connections_max=4, idle_seconds=60.0, headers={})
+async def transport_to(url: str, form: Form = "new") -> AsyncIterator[Transport]:
+    spares = 2 if form == "spare" else 0
+    transport = Transport(
+        url,
+        connections_max=4,
+        idle_seconds=60.0,
+        headers={},
+        reuses=form == "reused",
+        spares_min=spares,
+        spares_max=spares,
+    )
     await transport.start()
+    await until(lambda: spares_of(transport) == spares)
     try:
         yield transport
     finally:
@@ -56,8 +79,9 @@ def test_the_kernel_forgets_a_request_with_its_socket() -> None:
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("form", ["new", "spare"])
 async def test_what_waits_in_the_process_is_discarded_when_a_request_is_given_up(
-    is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
+    form: Form, is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def new_socket(address: AddrInfoType) -> socket.socket:
         made = _new_socket(address)
@@ -71,10 +95,13 @@ async def test_what_waits_in_the_process_is_discarded_when_a_request_is_given_up
     loop = asyncio.get_running_loop()
     with listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        async with asyncio.timeout(20), transport_to(f"http://{address}") as transport:
+        async with asyncio.timeout(20), transport_to(f"http://{address}", form) as transport:
+            spares = [(await loop.sock_accept(listener))[0] for _ in range(spares_of(transport))]
             sending = asyncio.create_task(asked(transport, "POST", LARGE))
-            peer, _ = await loop.sock_accept(listener)
-            with peer:
+            peer = spares[-1] if spares else (await loop.sock_accept(listener))[0]
+            with ExitStack() as connections:
+                for each in (*spares, peer):
+                    connections.enter_context(each)
                 received = len(await loop.sock_recv(peer, 100))
                 if is_cancelled:
                     sending.cancel()
@@ -90,19 +117,182 @@ async def test_what_waits_in_the_process_is_discarded_when_a_request_is_given_up
 
 @pytest.mark.parametrize("lost", [hang_up, reset])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-async def test_no_request_is_repeated_below_the_caller(lost: object, method: str) -> None:
+@pytest.mark.parametrize("form", FORMS)
+async def test_no_request_is_repeated_below_the_caller(form: Form, lost: Reply, method: str) -> None:
     replies = reply(200, {}), lost, reply(200, {})
-    async with scripted_server(*replies) as server, transport_to(server.url) as transport:  # type: ignore[arg-type]
+    async with scripted_server(*replies) as server, transport_to(server.url, form) as transport:
         assert isinstance(await asked(transport, method), BrokerResponse)
         assert loss_of(await asked(transport, method)) == "NETWORK_DISCONNECTED"
-        assert (server.connections, len(server.requests)) == (1, 2)
+        assert len(server.requests) == 2
+        if form != "spare":
+            assert server.connections == (1 if form == "reused" else 2)
 
 
 async def test_a_connection_is_not_reused_after_a_request_was_given_up() -> None:
-    async with scripted_server(never_reply, reply(200, {})) as server, transport_to(server.url) as transport:
+    async with scripted_server(never_reply, reply(200, {})) as server, transport_to(server.url, "reused") as transport:
         assert loss_of(await asked(transport)) == "NETWORK_TIMEOUT"
         assert isinstance(await asked(transport), BrokerResponse)
         assert server.connections == 2
+
+
+async def test_by_default_a_connection_carries_one_request_and_says_so() -> None:
+    async with scripted_server(reply(200, {})) as server, transport_to(server.url) as transport:
+        for _ in range(3):
+            answer = await asked(transport)
+            assert isinstance(answer, BrokerResponse)
+            assert not answer.is_reused
+        assert server.connections == 3
+        assert {request.headers["connection"] for request in server.requests} == {"close"}
+
+
+async def test_a_response_on_a_connection_that_is_used_again_says_so() -> None:
+    async with scripted_server(reply(200, {})) as server, transport_to(server.url, "reused") as transport:
+        answers = [await asked(transport) for _ in range(3)]
+        assert [isinstance(each, BrokerResponse) and each.is_reused for each in answers] == [False, True, True]
+
+
+class Listener:
+    """A broker that accepts connections, and does with them what the test says."""
+
+    def __init__(self, listening: socket.socket, connections: ExitStack) -> None:
+        self.listening = listening
+        self._connections = connections
+        listening.setblocking(False)
+        self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+    async def accept(self) -> socket.socket:
+        async with asyncio.timeout(60):
+            accepted, _ = await asyncio.get_running_loop().sock_accept(self.listening)
+        return self._connections.enter_context(accepted)
+
+    async def answer(self, connection: socket.socket, response: bytes) -> bytes:
+        """Read the request and answer it; returns the request."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(60):
+            request = await loop.sock_recv(connection, 65536)
+            if request:
+                await loop.sock_sendall(connection, response)
+        return request
+
+    async def answer_all(self, response: bytes) -> None:
+        """Answer the first request on each further connection."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(self.answer(await self.accept(), response))
+
+
+@contextmanager
+def a_listener() -> Iterator[Listener]:
+    with ExitStack() as connections, socket.create_server(("127.0.0.1", 0)) as listening:
+        yield Listener(listening, connections)
+
+
+def has_ended(connection: socket.socket) -> bool:
+    """Whether the other end has closed or reset the connection."""
+    try:
+        while connection.recv(65536, socket.MSG_DONTWAIT):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
+
+
+async def test_a_request_goes_on_a_connection_that_was_opened_ahead_and_is_replaced() -> None:
+    with a_listener() as broker:
+        async with transport_to(broker.url, "spare") as transport:
+            spares = [await broker.accept() for _ in range(2)]
+            asking = asyncio.create_task(asked(transport))
+            assert (await broker.answer(spares[-1], reply(200, {}))).startswith(b"GET /orders ")
+            assert isinstance(await asking, BrokerResponse)
+            await until(lambda: has_ended(spares[-1]))
+            await broker.accept()
+            assert not has_ended(spares[0])
+
+
+UNASKED = [reply(429, {"error": "RATE_LIMITED"}), reply(403, {"error": "FORBIDDEN"}), b"H", b""]
+
+
+def speak(connection: socket.socket, unasked: bytes) -> None:
+    """Send something that was not asked for, or the end of the connection."""
+    if unasked:
+        connection.sendall(unasked)
+    else:
+        connection.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("unasked", UNASKED, ids=["429", "403", "a byte", "the end"])
+@pytest.mark.parametrize("is_in_kernel", [True, False])
+async def test_a_spare_connection_is_discarded_if_something_arrives_before_the_request(
+    unasked: bytes, is_in_kernel: bool
+) -> None:
+    with a_listener() as broker:
+        async with transport_to(broker.url, "spare") as transport:
+            assert transport._connector is not None
+            protocols = [protocol for protocol, _ in transport._connector._spares]
+            for spare in [await broker.accept() for _ in protocols]:
+                speak(spare, unasked)
+            if not is_in_kernel:
+                await until(lambda: all(protocol.should_close for protocol in protocols))
+            answering = asyncio.create_task(broker.answer_all(reply(200, {})))
+            answer = await asked(transport)
+            assert isinstance(answer, BrokerResponse)
+            assert answer.status == 200
+            answering.cancel()
+
+
+@pytest.mark.parametrize("unasked", UNASKED, ids=["429", "403", "a byte", "the end"])
+async def test_nothing_is_sent_on_a_connection_on_which_something_has_arrived(
+    unasked: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_module, "_is_silent", lambda protocol: True)
+    with a_listener() as broker:
+        async with transport_to(broker.url, "spare") as transport:
+            assert transport._connector is not None
+            protocols = [protocol for protocol, _ in transport._connector._spares]
+            spares = [await broker.accept() for _ in protocols]
+            for spare in spares:
+                speak(spare, unasked)
+            await until(lambda: all(protocol.should_close for protocol in protocols))
+            assert isinstance(await asked(transport), NotSent)
+            with pytest.raises((ConnectionResetError, BlockingIOError)):
+                assert spares[-1].recv(1, socket.MSG_DONTWAIT) == b"", "a request was sent"
+                raise BlockingIOError
+
+
+async def test_spare_connections_are_replaced_before_they_are_too_old() -> None:
+    with a_listener() as broker:
+        transport = Transport(broker.url, connections_max=4, idle_seconds=1.5, headers={}, spares_min=1, spares_max=4)
+        await transport.start()
+        try:
+            first = await broker.accept()
+            second = await broker.accept()
+            await until(lambda: has_ended(first))
+            assert not has_ended(second)
+        finally:
+            await transport.close()
+        await until(lambda: has_ended(second))
+
+
+async def test_a_broker_that_takes_no_connections_loses_its_spare_ones() -> None:
+    """A request on a new connection is then proven unsent; on a spare one, whose peer is gone, it would be in doubt."""
+    with a_listener() as broker:
+        async with transport_to(broker.url, "spare") as transport:
+            spares = [await broker.accept() for _ in range(2)]
+            broker.listening.close()
+            assert transport._connector is not None
+            await transport._connector._add_spare()
+            assert isinstance(await asked(transport), NotSent)
+            await until(lambda: all(map(has_ended, spares)))
+
+
+async def test_a_lost_request_takes_the_spare_connections_with_it() -> None:
+    with a_listener() as broker:
+        async with transport_to(broker.url, "spare") as transport:
+            spares = [await broker.accept() for _ in range(2)]
+            assert loss_of(await asked(transport)) == "NETWORK_TIMEOUT"
+            await until(lambda: all(map(has_ended, spares)))
 
 
 async def test_proxy_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,4 +312,5 @@ async def test_no_redirect_is_followed_and_no_other_protocol_is_offered(method: 
         assert isinstance(answer, BrokerResponse)
         assert answer.status == 307
         [request] = server.requests
-        assert {"upgrade", "http2-settings", "connection"}.isdisjoint(request.headers)
+        assert {"upgrade", "http2-settings"}.isdisjoint(request.headers)
+        assert request.headers["connection"] == "close"

@@ -43,6 +43,7 @@ from tests.support.scripted_server import (
     scripted_server,
     then_hang_up,
 )
+from tests.support.second_responses import MOMENTS, SECOND_NAMES, SECONDS, a_broker
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, open_orders, unlocated
 
 SHORT = dict.fromkeys(RESPONSE_SECONDS, 0.2)
@@ -80,6 +81,13 @@ async def http_venue(
         await venue.close()
 
 
+@pytest.fixture
+def no_spares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the connections that requests need are opened, so that they can be counted."""
+    for name in ("SPARES_MIN", "SPARES_MAX", "QUERY_SPARES_MIN", "QUERY_SPARES_MAX"):
+        monkeypatch.setattr(venue_module, name, 0)
+
+
 async def submitted(*replies: Reply, order: Order = ORDER, **options: Any) -> tuple[SendOutcome, ScriptedServer]:
     async with scripted_server(*replies) as server, http_venue(server.url, **options) as venue:
         return unlocated(await venue.submit(order)), server
@@ -107,6 +115,7 @@ async def test_a_failed_name_lookup_is_proven_unsent() -> None:
         assert isinstance(await venue.submit(ORDER), Unsent)
 
 
+@pytest.mark.usefixtures("no_spares")
 async def test_a_handshake_that_does_not_end_is_proven_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "CONNECT_SECONDS", 0.2)
     async with scripted_server(never_reply) as server, http_venue(server.url.replace("http", "https")) as venue:
@@ -208,19 +217,24 @@ async def test_each_time_in_force_has_its_own_response_time() -> None:
         slow.cancel()
 
 
+@pytest.mark.usefixtures("no_spares")
 @pytest.mark.parametrize("lost", [hang_up, reset])
 async def test_a_reused_connection_that_breaks_during_a_send_is_ambiguous_and_not_retried(lost: Reply) -> None:
-    async with scripted_server(reply(200, order_response()), lost) as server, http_venue(server.url) as venue:
+    async with (
+        scripted_server(reply(200, order_response()), lost) as server,
+        http_venue(server.url, reuses_connections=True) as venue,
+    ):
         assert await venue.submit(ORDER) == Accepted("brk-1")
         assert unlocated(await venue.submit(an_order("two"))) == Ambiguous("NETWORK_DISCONNECTED")
         assert server.connections == 1
         assert [body["client_order_id"] for body in server.posted] == ["one", "two"]
 
 
+@pytest.mark.usefixtures("no_spares")
 async def test_a_connection_idle_for_too_long_is_not_reused() -> None:
     async with (
         scripted_server(reply(200, order_response())) as server,
-        http_venue(server.url, idle_seconds=0.0) as venue,
+        http_venue(server.url, idle_seconds=0.0, reuses_connections=True) as venue,
     ):
         await venue.submit(ORDER)
         await venue.submit(ORDER)
@@ -420,7 +434,7 @@ async def test_a_conflict_is_accepted_once_a_lookup_shows_the_same_order(conflic
     [
         reply(200, order_response(qty=999)),
         reply(200, order_response(intent="SELL")),
-        reply(200, order_response(symbol=None)),
+        reply(200, order_response(symbol="EURUSD")),
         reply(200, order_response(client_order_id="two")),
         reply(404, {"error": "UNKNOWN_ORDER"}),
         reply(500),
@@ -430,6 +444,37 @@ async def test_a_conflict_is_accepted_once_a_lookup_shows_the_same_order(conflic
 async def test_a_conflict_is_ambiguous_while_nothing_shows_the_same_order(lookup: Reply) -> None:
     outcome, _ = await submitted(reply(409, PROCESSED), lookup)
     assert outcome == Ambiguous("CONFLICT", "ALREADY_PROCESSED")
+
+
+# What the specification of the wire shows of an order; a broker may add the others.
+REQUIRED = ("broker_order_id", "accepted_at", "status", "fills", "idempotency_key")
+
+
+@pytest.mark.parametrize("path", ["answer", "conflict", "lookup"])
+@pytest.mark.parametrize(
+    ("changes", "is_proof"),
+    [
+        ({}, True),
+        ({"symbol": "USDJPY", "intent": "BUY", "qty": 1000}, True),
+        ({"client_order_id": "one"}, True),
+        ({"client_order_id": "two"}, False),
+        ({"idempotency_key": "two"}, False),
+        ({"symbol": "EURUSD"}, False),
+        ({"intent": "SELL"}, False),
+        ({"qty": 999}, False),
+    ],
+)
+async def test_the_same_members_prove_an_order_in_an_answer_a_conflict_and_a_lookup(
+    path: str, changes: dict[str, object], is_proof: bool
+) -> None:
+    shown = {name: order_response()[name] for name in REQUIRED} | changes
+    replies = {
+        "answer": [reply(200, shown)],
+        "conflict": [reply(409, {**PROCESSED, "order": shown}), reply(404, {"error": "UNKNOWN_ORDER"})],
+        "lookup": [reply(409, PROCESSED), reply(200, shown)],
+    }
+    outcome, _ = await submitted(*replies[path])
+    assert isinstance(outcome, Accepted if is_proof else Ambiguous)
 
 
 async def test_a_conflict_without_a_lookup_is_ambiguous() -> None:
@@ -778,3 +823,71 @@ def test_response_times_beyond_the_send_limit_are_rejected() -> None:
             clock=ManualClock(),
             response_seconds={**RESPONSE_SECONDS, "GTC": SEND_LIMIT.total_seconds()},
         )
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("second", SECONDS, ids=SECOND_NAMES)
+@pytest.mark.parametrize("reuses", [False, True])
+@pytest.mark.parametrize("dedupe", ["none", "while_open"])
+async def test_a_second_response_is_never_the_answer_to_the_next_order(
+    dedupe: Dedupe, reuses: bool, second: bytes, moment: str
+) -> None:
+    async with (
+        a_broker([moment], [second]) as broker,
+        http_venue(f"http://127.0.0.1:{broker.port}", dedupe=dedupe, reuses_connections=reuses) as venue,
+    ):
+        outcomes = [await venue.submit(an_order(f"order-{number}")) for number in range(10)]
+    kinds = {type(outcome) for outcome in outcomes}
+    assert kinds <= ({Accepted, Ambiguous} if reuses else {Accepted})
+    assert broker.executions.total() == 10
+
+
+async def test_a_second_response_is_never_the_answer_to_the_next_query() -> None:
+    async with a_broker() as broker, http_venue(f"http://127.0.0.1:{broker.port}", reuses_connections=True) as venue:
+        await venue.submit(ORDER)
+        for _ in range(5):
+            assert await venue.find_by_client_order_id(ORDER.venue_client_order_id) is not None
+            assert await venue.probe() == "answered"
+            assert [page async for page in venue.open_orders()] == [[]]
+
+
+NAMED: Any = {"error": "ANY", "client_order_id": "one"}
+
+
+@pytest.mark.parametrize("status", [429, 400, 403, 422])
+@pytest.mark.parametrize(
+    ("dedupe", "body", "is_believed"),
+    [
+        ("none", {"error": "ANY"}, False),
+        ("while_open", {"error": "ANY"}, False),
+        ("permanent", {"error": "ANY"}, True),
+        ("none", NAMED, True),
+        ("permanent", {**NAMED, "client_order_id": "another"}, False),
+    ],
+)
+async def test_on_a_reused_connection_an_error_counts_if_it_names_the_order(
+    status: int, dedupe: Dedupe, body: object, is_believed: bool
+) -> None:
+    replies = reply(200, order_response()), reply(status, body)
+    async with (
+        scripted_server(*replies) as server,
+        http_venue(server.url, dedupe=dedupe, reuses_connections=True) as venue,
+    ):
+        assert await venue.submit(ORDER) == Accepted("brk-1")
+        outcome = await venue.submit(ORDER)
+    believed = Unsent if status == 429 else VenueRejected
+    assert isinstance(outcome, believed if is_believed else Ambiguous)
+
+
+@pytest.mark.parametrize("status", [429, 403])
+@pytest.mark.parametrize("reuses", [False, True])
+async def test_an_error_that_names_another_order_is_never_the_answer(status: int, reuses: bool) -> None:
+    outcome, _ = await submitted(reply(status, {**NAMED, "client_order_id": "another"}), reuses_connections=reuses)
+    assert isinstance(outcome, Ambiguous)
+
+
+async def test_an_unknown_order_that_was_not_asked_for_is_no_absence() -> None:
+    answer = reply(404, {"error": "UNKNOWN_ORDER", "client_order_id": "another"})
+    async with scripted_server(answer) as server, http_venue(server.url) as venue:
+        with pytest.raises(VenueUnavailable):
+            await venue.find_by_client_order_id(ORDER.venue_client_order_id)

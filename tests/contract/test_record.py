@@ -8,13 +8,21 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, request_cancel, reroute
+from switchyard.domain.decisions import (
+    apply_report,
+    begin_attempt,
+    record_rejected,
+    record_sent,
+    request_cancel,
+    reroute,
+)
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.lines import parse_line
 from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.domain.replay import Replay
 from switchyard.domain.reports import ExecutionIdScope
+from switchyard.ports.accounts import UnfinishedFilter
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.recording import RecorderHarness, ScriptedVenue, fills
@@ -214,3 +222,29 @@ async def test_a_report_on_an_order_that_another_worker_moved_here_is_applied(ha
     await harness.recorder.run_once()
 
     assert (await harness.state(waiting)).order.filled_qty == 10
+
+
+async def test_an_order_that_was_rejected_is_open_again_on_every_engine_when_a_part_fill_is_reported(
+    harness: RecorderHarness, database: Database
+) -> None:
+    """The answer to the send was 403, and the venue had taken the order all the same."""
+    [state] = await harness.orders(an_accept(qty=Decimal(100)))
+    order_id = state.order.order_id
+    await harness.commit(begin_attempt(state, state.row("new", 1), WORKER, START))
+    state = (await harness.journal.load([order_id]))[order_id]
+    await harness.commit(record_rejected(state, state.row("new", 1), "UNAUTHORIZED", START))
+    wanted = UnfinishedFilter(account_id=ACCOUNT)
+    assert await database.accounts.unfinished_orders(wanted) == []
+
+    harness.start()
+    harness.venue.script = [a_report(state, "PARTIALLY_FILLED", exec_id="e-1", qty=Decimal(40))]
+    await harness.recorder.run_once()
+
+    [order] = await database.accounts.unfinished_orders(wanted)
+    assert [order.order_id, order.status, order.filled_qty] == [order_id, "PARTIALLY_FILLED", 40]
+    assert harness.metrics.registry.get_sample_value("venue_contradictions_total", {"venue": VENUE}) == 1
+
+    harness.venue.script.append(a_report(state, "FILLED", exec_id="e-2", qty=Decimal(60)))
+    await harness.recorder.run_once()
+    assert await database.accounts.unfinished_orders(wanted) == []
+    assert (await harness.position()).qty == 100

@@ -192,3 +192,23 @@ async def test_a_stopping_gateway_answers_the_waiting_requests(tmp_path: Path) -
         gateway.engine.hub.close()
         response = await waiting
         assert (response.status, response.json["status"], response.json["broker_order_id"]) == (201, "accepted", None)
+
+
+async def test_an_order_that_the_broker_throttles_until_its_deadline_has_ended_and_says_so(cluster: Cluster) -> None:
+    """Bytes of it were written, so its key must not take another client order id: no answer may ask for a repeat."""
+    async with broker_and_gateway(cluster, "forever") as (broker, gateway):
+        await broker.set_faults(rate_limit=1)
+        first = await do_order(gateway, "k")
+        assert (error(first), first.json["reason_code"]) == ((400, "BROKER_REJECTED"), "NOT_PROCESSED")
+        assert "a new key" in first.json["message"]
+        assert "Retry-After" not in first.headers
+        await broker.clear_faults()
+        repeat = await do_order(gateway, "k")
+        assert (repeat.status, repeat.body) == (first.status, first.body)
+        assert repeat.headers["Idempotent-Replayed"] == "true"
+        assert not broker.orders()
+        # The venue is throttled for a while after its 429.
+        placed = await do_order(gateway, "another", **PATIENT)
+        assert placed.status == 201
+        await until_answered(gateway, "another", "filled", **PATIENT)
+        assert sum(broker.orders().values()) == 1

@@ -27,6 +27,7 @@ from tests.support.polling import until
 from tests.support.venue_orders import an_order
 
 SCENARIOS = ("time-out", "cancelled", "kill", "stopped")
+_SYN_SENT = "02"
 _GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 0x1
 _ANSWER = b"HTTP/1.1 404 Not Found\r\nContent-Length: 25\r\n\r\n" + b'{"error":"UNKNOWN_ORDER"}'
 
@@ -81,13 +82,17 @@ class Broker:
 
 
 def held_bytes(port: int) -> list[int]:
-    """What the kernel still holds for each connection to the port, whether or not a process has it open."""
-    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
-    return [int(row[4].partition(":")[0], 16) for row in rows if int(row[2].partition(":")[2], 16) == port]
+    """What the kernel still holds for each connection to the port, whether or not a process has it open.
+
+    A connection that is being opened, such as a spare one, holds nothing but its SYN.
+    """
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    connected = [row for row in rows if int(row[2].partition(":")[2], 16) == port and row[3] != _SYN_SENT]
+    return [int(row[4].partition(":")[0], 16) for row in connected]
 
 
 async def send(port: int, response_seconds: float, *, cancel: bool = False) -> str:
-    """Open a connection with a lookup, wait for a line on stdin, and send an order on the connection."""
+    """Wait until a connection is open, then for a line on stdin, and send an order on the connection."""
     limits = dict.fromkeys(RESPONSE_SECONDS, response_seconds)
     venue = HttpVenue(
         VenueName("broker"),
@@ -96,10 +101,8 @@ async def send(port: int, response_seconds: float, *, cancel: bool = False) -> s
         clock=SystemClock(),
         response_seconds=limits,
     )
-    # Orders and lookups use separate pools: give the lookup the pool of the orders.
-    venue._queries = venue._sends
     await venue.start()
-    assert await venue.probe() == "answered"
+    await until(lambda: venue._sends._connector is not None and len(venue._sends._connector._spares) > 0)
     _say("connected")
     await asyncio.to_thread(sys.stdin.readline)
     sending = asyncio.create_task(venue.submit(an_order("one", price="1")))

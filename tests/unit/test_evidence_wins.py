@@ -62,6 +62,57 @@ def test_a_part_fill_followed_by_a_rejection_is_not_rejected(cancels: bool) -> N
     assert row.error_detail == "UNAUTHORIZED: no permission"
 
 
+def ended_without_a_report(how: str) -> OrderState:
+    """An order that ended here; the venue has not reported on it."""
+    state = sending()
+    match how:
+        case "rejected":
+            row = state.row("new", 1)
+            return after(state, decisions.record_rejected(state, row, "UNAUTHORIZED", START, detail="no permission"))
+        case "not sent, by a person":
+            state = in_doubt(state)
+            return after(state, decided(state, "not-sent"))
+        case "absent":
+            state = in_doubt(cancelled(state))
+            return after(state, decisions.record_absent(state, state.row("new", 1), START))
+        case _:
+            accepted = an_accept(qty=Decimal(100))
+            change = decisions.request_cancel(state_after(accepted), START)
+            assert change is not None
+            return after(state_after(accepted), change)
+
+
+@pytest.mark.parametrize("how", ["rejected", "not sent, by a person", "absent", "cancelled before it was sent"])
+@pytest.mark.parametrize(("status", "qty"), [("PARTIALLY_FILLED", TEN), ("WORKING", Decimal(0))])
+def test_an_order_that_ended_without_a_report_is_open_again_if_the_venue_reports_it_at_work(
+    how: str, status: ReportStatus, qty: Decimal
+) -> None:
+    ended = ended_without_a_report(how)
+    assert is_final(ended.order.status)
+    state = reported(ended, status, qty)
+    assert (state.order.status, state.order.filled_qty) == (status, qty)
+    assert (state.order.reason or "").startswith("CONTRADICTED")
+    assert (state.row("new", 1).status, state.row("new", 1).last_error) == ("sent", "CONTRADICTED")
+    assert reported(state, "CANCELED", exec_id="2").order.status == "CANCELED"
+
+
+def test_a_rejection_and_a_part_fill_lead_to_the_same_order_whichever_comes_first() -> None:
+    filled_first = reported(sending(), "PARTIALLY_FILLED", TEN)
+    row = filled_first.row("new", 1)
+    later = after(
+        filled_first, decisions.record_rejected(filled_first, row, "UNAUTHORIZED", START, detail="no permission")
+    )
+    sooner = reported(ended_without_a_report("rejected"), "PARTIALLY_FILLED", TEN)
+    for one in (later, sooner):
+        assert (one.order.status, one.order.filled_qty) == ("PARTIALLY_FILLED", TEN)
+        assert one.row("new", 1).error_detail == "UNAUTHORIZED: no permission"
+
+
+def test_an_order_that_ended_by_a_report_stays_ended_when_an_earlier_fill_is_reported() -> None:
+    ended = reported(sending(), "REJECTED")
+    assert reported(ended, "PARTIALLY_FILLED", TEN, exec_id="2").order.status == "CANCELED"
+
+
 def test_an_order_with_a_venue_order_id_is_not_rejected_by_a_late_answer() -> None:
     state = reported(sending(), "WORKING")
     change = decisions.record_rejected(state, state.row("new", 1), "BAD_REQUEST", START)

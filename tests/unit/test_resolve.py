@@ -55,7 +55,7 @@ async def test_a_sender_that_is_stuck_again_and_again_is_not_retried_for_ever() 
     row = await setup.stuck(attempt=9)
     await setup.outcomes.write([Ended(row, Unsent("BROKER_DOWN"))])
     state = await setup.state()
-    assert (state.order.status, state.order.reason) == ("REJECTED", "RETRY_EXHAUSTED")
+    assert (state.order.status, state.order.reason) == ("REJECTED", "RETRY_EXHAUSTED: NOT_PROCESSED")
 
 
 @pytest.mark.parametrize("dedupe", ["while_open", "ttl", "none"])

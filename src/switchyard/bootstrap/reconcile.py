@@ -142,6 +142,7 @@ async def open_statements(
             clock=clock,
             names=names_at(venue),
             headers=credentials_of(venue),
+            sends_orders=False,
         )
         await broker.start()
         stack.push_async_callback(broker.close)

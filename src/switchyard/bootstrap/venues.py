@@ -46,6 +46,7 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
                 clock=core.clock,
                 final_errors=settings.final_errors,
                 idempotency_header=settings.idempotency_header,
+                reuses_connections=reuses_connections(settings),
                 names=names_at(settings),
                 headers=credentials_of(settings),
             )
@@ -65,6 +66,13 @@ def credentials_of(settings: VenueSettings) -> dict[str, str]:
         return {}
     header = settings.token_header
     return {header: f"Bearer {settings.token}" if header.lower() == "authorization" else str(settings.token)}
+
+
+def reuses_connections(settings: VenueSettings) -> bool:
+    """Whether orders may follow each other on a connection to the broker (ADR 43)."""
+    if settings.reuse_connections is None:
+        return settings.dedupe == "permanent"
+    return settings.reuse_connections
 
 
 def declared_capabilities(settings: VenueSettings) -> Capabilities:

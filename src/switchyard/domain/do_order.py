@@ -26,7 +26,7 @@ from switchyard.domain.orders import (
     checked,
     ended_unsent,
 )
-from switchyard.domain.reasons import is_conflict
+from switchyard.domain.reasons import described, is_conflict
 from switchyard.domain.risk.reasons import violation_of
 
 ResultStatus = Literal["accepted", "partially_filled", "filled", "canceled", "rejected", "expired", "unknown"]
@@ -38,6 +38,9 @@ _MESSAGES: Mapping[FailureCode, str] = {
     "BROKER_TIMEOUT": "the broker did not answer in time: repeat with the same key to learn what became of it",
     "VALIDATION_ERROR": "a pre-trade check rejected the order",
 }
+
+# The venue answered 429, for example, until the deadline or the last retry: the order is not sent again.
+_NOT_PROCESSED = ("NOT_PROCESSED", described("RETRY_EXHAUSTED", "NOT_PROCESSED"))
 
 # A tag with this beginning names the strategy that the order belongs to.
 STRATEGY_TAG = "strategy:"
@@ -203,6 +206,8 @@ def exec_failure(order: Order, *, is_first: bool) -> ExecFailure | None:
     violation = violation_of(order)
     if violation is not None:
         code = "VALIDATION_ERROR"
+    elif order.reason == "NOT_PROCESSED":
+        code = "BROKER_REJECTED"
     elif ended_unsent(order):
         code = "BROKER_TIMEOUT" if order.reason == "BROKER_TIMEOUT" else "BROKER_DOWN"
     elif order.status == "REJECTED" and not order.filled_qty:
@@ -211,9 +216,12 @@ def exec_failure(order: Order, *, is_first: bool) -> ExecFailure | None:
         code = "BROKER_TIMEOUT"
     else:
         return None
+    message = _MESSAGES[code] if violation is None else f"{_MESSAGES[code]}: {violation.detail}"
+    if code == "BROKER_REJECTED" and order.reason in _NOT_PROCESSED:
+        message = "the broker did not process the order in time, and the order has ended: place it again with a new key"
     return ExecFailure(
         error=code,
-        message=_MESSAGES[code] if violation is None else f"{_MESSAGES[code]}: {violation.detail}",
+        message=message,
         order_id=order.client_order_id or "",
         idempotency_key=order.idempotency_key or "",
         reason_code=order.reason if violation is None else violation.reason,

@@ -107,13 +107,11 @@ def venue_order_id(order: Order, report: ReportFact) -> str | None:
 def reported(order: Order, report: ReportFact) -> OrderReport:
     """A report on the order as clients see it; `order` is the order before the report."""
     client_id = report.venue_client_order_id
-    venue_id = venue_order_id(order, report)
-    assert venue_id is not None, "an order's first report names the venue's id"
     return OrderReport(
         exec_id=report.exec_id,
         venue=order.venue if report.venue is None else report.venue,
         venue_client_order_id=order.venue_client_order_id if client_id is None else client_id,
-        venue_order_id=venue_id,
+        venue_order_id=venue_order_id(order, report),
         status=report.status,
         last_qty=report.last_qty,
         last_price=report.last_price,

@@ -32,6 +32,8 @@ Step = Literal[
     "canceled",
     "part_fill",
     "fill",  # the whole quantity is filled now
+    "reopen",  # the venue shows an order at work that had ended without a report of the venue
+    "reopen_part_filled",  # the same, with a fill
 ]
 
 _TABLE: Final[dict[Status, dict[Step, Status]]] = {
@@ -128,6 +130,8 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "canceled": "CANCELED",
         "part_fill": "CANCELED",  # the fill counts, the rest stays cancelled
         "fill": "FILLED",  # the fill and the cancel crossed on the wire
+        "reopen": "WORKING",  # it was cancelled as never sent
+        "reopen_part_filled": "PARTIALLY_FILLED",
         "doubt": "CANCELED",
     },
     "REJECTED": {
@@ -138,6 +142,9 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "canceled": "REJECTED",
         "part_fill": "CANCELED",  # an order with a fill was not rejected; the rest of it has ended
         "fill": "FILLED",  # the venue contradicts its own rejection, and the position is real
+        # A rejection in the answer to the send, and a report that came later: the same as if it had come before.
+        "reopen": "WORKING",
+        "reopen_part_filled": "PARTIALLY_FILLED",
         "doubt": "REJECTED",
     },
     "EXPIRED": {
@@ -148,6 +155,8 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "canceled": "EXPIRED",
         "part_fill": "EXPIRED",
         "fill": "FILLED",
+        "reopen": "WORKING",  # it expired as never sent, or as absent at the venue
+        "reopen_part_filled": "PARTIALLY_FILLED",
         "doubt": "EXPIRED",
     },
 }

@@ -59,8 +59,9 @@ RequeueCode = Literal[
 ExpiryReason = Literal[
     "BROKER_DOWN",  # the venue could not be reached before the send deadline
     "BROKER_TIMEOUT",  # the order waited in the outbox until its send deadline had passed
+    "NOT_PROCESSED",  # one of both, but an attempt had written bytes, which the venue did not process (429, absent)
 ]
-"""An order ended EXPIRED without a byte at the venue."""
+"""An order ended EXPIRED and is not at the venue; its key can be tried again, except with NOT_PROCESSED."""
 
 EndReason = Literal[
     ExpiryReason,
@@ -94,7 +95,9 @@ SendCode = Literal[
 ]
 """`OutboxRow.last_error`: the last thing that kept a row from being sent, or that was special about its sending."""
 
-PROVEN_UNSENT: Final[frozenset[EndReason]] = frozenset({"BROKER_DOWN", "BROKER_TIMEOUT", "RETRY_EXHAUSTED"})
+PROVEN_UNSENT: Final[frozenset[EndReason]] = frozenset(
+    {"BROKER_DOWN", "BROKER_TIMEOUT", "NOT_PROCESSED", "RETRY_EXHAUSTED"}
+)
 """Ends of orders that no venue processed; whether a byte was ever written is in `OutboxRow.bytes_sent`."""
 
 # Enough for a venue's error message; a whole HTML page in every event would bloat the journal.

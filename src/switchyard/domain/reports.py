@@ -58,7 +58,8 @@ class OrderReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     exec_id: str
     venue: VenueName
     venue_client_order_id: VenueClientOrderId
-    venue_order_id: str
+    venue_order_id: str | None
+    """None: the venue rejected the order and gave it no id."""
     status: ReportStatus
     last_qty: Decimal
     last_price: Decimal | None
@@ -72,6 +73,11 @@ class OrderReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     fee_currency: str | None = None
     exec_type: ExecType | None = None
     ref_exec_id: str | None = None
+
+
+def rejection_id(client_order_id: VenueClientOrderId) -> str:
+    """The execution id of a rejection in the answer to an order: the venue gives none, and there is one per order."""
+    return f"rejected:{client_order_id}"
 
 
 def with_unique_id(report: ExecutionReport, scope: ExecutionIdScope, symbol: str | None) -> ExecutionReport:

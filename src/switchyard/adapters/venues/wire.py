@@ -18,8 +18,10 @@ and names in its path the last one of the order; with an older one it is `STALE_
 before is answered with the order again. A broker amends in place (`amended_by`), or it ends the order (a report with
 `canceled`; `replaced_by`) and puts one with the amend's id in its place, which has the fills so far. A cancel of an
 order that was replaced is 409 `ORDER_FINAL` with that order. Every other response is an `ErrorResponse`; a rejection
-without one is not final. Every response has the header `X-Venue-Time`. Amounts are JSON numbers, decoded as exact
-decimals and never as floats.
+without one is not final. A broker answers each request with exactly one response. It may name the order in an error
+(`client_order_id`); on a connection that carried another request, an error that does not is not final, unless the
+broker never executes a client order id twice. Every response has the header `X-Venue-Time`. Amounts are JSON numbers,
+decoded as exact decimals and never as floats.
 
 A fill, a report and a statement line may carry `fee` (at most 8 decimals, negative for a rebate) and `fee_currency`;
 without the latter the fee is in the instrument's settlement currency. A report or statement line with `exec_type`
@@ -161,6 +163,8 @@ class ErrorResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     message: Text = ""
     order: OrderResponse | None = None
     """With 409: the order processed earlier, or the one that has ended, if the broker includes it."""
+    client_order_id: Id | None = None
+    """The id of the order, or of the amend, that the request named; it shows which request this answers."""
 
 
 class OpenOrders(msgspec.Struct, frozen=True, kw_only=True):

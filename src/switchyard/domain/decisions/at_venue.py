@@ -26,6 +26,19 @@ def proven_rows(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:
     )
 
 
+def contradicted_rows(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:
+    """The order's own row, settled as sent, where it had ended as rejected or unsent; it keeps that as its error."""
+    return tuple(
+        ended_attempt(row, now, "sent", "CONTRADICTED", _error_of(row), bytes_sent=True)
+        for row in state.outbox
+        if row.kind == "new" and row.status == "dead"
+    )
+
+
+def _error_of(row: OutboxRow) -> str | None:
+    return None if row.last_error is None else described(row.last_error, row.error_detail)
+
+
 def record_contradicted(
     state: OrderState, row: OutboxRow, code: SendCode, now: datetime, *, detail: str | None = None
 ) -> Change:

@@ -3,8 +3,10 @@
 from datetime import datetime
 from typing import Literal
 
+import msgspec
+
 from switchyard.domain.amends import amend_of
-from switchyard.domain.changes import Change
+from switchyard.domain.changes import Change, Execution
 from switchyard.domain.decisions.amend import record_amend_refused, record_amended
 from switchyard.domain.decisions.at_venue import is_at_venue, record_contradicted
 from switchyard.domain.decisions.deadlines import RetryLimits, is_past_deadline
@@ -19,11 +21,14 @@ from switchyard.domain.decisions.rows import (
     touched,
     with_bytes,
 )
-from switchyard.domain.facts import DoubtFact
+from switchyard.domain.events import event
+from switchyard.domain.facts import DoubtFact, ReportFact
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.lifecycle import Step, is_final
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.domain.reasons import ExpiryReason, RejectCode, SendCode, bounded_detail, described, rejection_reason
+from switchyard.domain.reports import rejection_id
 
 
 def begin_attempt(state: OrderState, row: OutboxRow, worker: WorkerId, now: datetime) -> Change:
@@ -93,7 +98,12 @@ def record_expired(
     *,
     detail: str | None = None,
 ) -> Change:
-    """Not at the venue, and its send deadline has passed: the order ends and is not sent late."""
+    """Not at the venue, and its send deadline has passed: the order ends and is not sent late.
+
+    If an attempt has written bytes, the reason says so: its key must not be tried under another client order id.
+    """
+    if row.bytes_sent and reason != "ABSENT_AT_VENUE":
+        detail, reason = detail or reason, "NOT_PROCESSED"
     dead = ended_attempt(row, now, "dead", reason, detail)
     order = stepped(state.order, "expire", now, reason=reason)
     return order_change("OrderUpdated", state, order, (dead, *closed_rows(state, now)))
@@ -115,7 +125,9 @@ def record_exhausted(
     """Unsent after the last retry: the order ends REJECTED, a cancel or an amend is given up."""
     if row.kind == "new" and is_at_venue(state.order):
         return record_sent(state, row, state.order.venue_order_id, now)
-    return _given_up(state, with_bytes(row, bytes_sent), "RETRY_EXHAUSTED", detail, "RETRY_EXHAUSTED", now)
+    row = with_bytes(row, bytes_sent)
+    reason = described("RETRY_EXHAUSTED", "NOT_PROCESSED") if row.bytes_sent else "RETRY_EXHAUSTED"
+    return _given_up(state, row, "RETRY_EXHAUSTED", detail, reason, now)
 
 
 def end_too_old(state: OrderState, row: OutboxRow, retries: RetryLimits, now: datetime) -> Change:
@@ -133,7 +145,20 @@ def record_rejected(
     row = with_bytes(row, True)
     if row.kind == "new" and is_at_venue(state.order):
         return record_contradicted(state, row, code, now, detail=detail)
-    return _given_up(state, row, code, detail, rejection_reason(code, detail), now)
+    reason = rejection_reason(code, detail)
+    change = _given_up(state, row, code, detail, reason, now)
+    return change if row.kind != "new" else _with_report(change, state.order, reason, now)
+
+
+def _with_report(change: Change, order: Order, reason: str, now: datetime) -> Change:
+    """The change of a rejection with the report that the venue's answer amounts to: clients follow reports alone."""
+    exec_id = rejection_id(order.venue_client_order_id)
+    report = ReportFact(exec_id=exec_id, status="REJECTED", filled_qty_total=order.filled_qty, reason=reason, at=now)
+    return msgspec.structs.replace(
+        change,
+        events=(event("ExecutionReport", order.account_id, order.order_id, report), *change.events),
+        executions=(Execution(order.venue, exec_id, order.order_id),),
+    )
 
 
 def record_doubt(

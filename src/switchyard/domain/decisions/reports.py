@@ -1,8 +1,10 @@
 """Execution reports: what a venue's report changes in the order, its cancels and the account's position."""
 
 import hashlib
+from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
+from types import MappingProxyType
 from typing import assert_never
 
 import msgspec
@@ -11,7 +13,7 @@ from switchyard.domain import positions
 from switchyard.domain.amends import current_id
 from switchyard.domain.changes import Change, Execution
 from switchyard.domain.decisions.amend import may_be_replaced, possible_qty, shown_terms
-from switchyard.domain.decisions.at_venue import proven_rows
+from switchyard.domain.decisions.at_venue import contradicted_rows, is_at_venue, proven_rows
 from switchyard.domain.decisions.rows import (
     amend_results,
     closed_rows,
@@ -29,9 +31,12 @@ from switchyard.domain.money import EXACT, canonical
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
+from switchyard.domain.reasons import described
 from switchyard.domain.reports import ExecutionReport, escaped
 
 _ENDS: frozenset[Step] = frozenset({"canceled", "reject", "expire", "reject_part_filled"})
+# Reports that show an order at work, and the steps of an order that had ended.
+_REOPENING: Mapping[Step, Step] = MappingProxyType({"acknowledge": "reopen", "part_fill": "reopen_part_filled"})
 
 
 def apply_report(
@@ -48,7 +53,8 @@ def apply_report(
     `position` is the account's position in the symbol; every fill moves it, also a late one and an overfill. `total`
     has the account's results over all symbols; without it they are not kept. `day` is the trading day, the UTC date
     where it is not given. The report proves that the venue has the
-    order, so the order's own row is settled, and a cancel that waited for it may be sent.
+    order, so the order's own row is settled, and a cancel that waited for it may be sent. An order that ended by an
+    answer, a lookup or a decision here, and never by a report, is open again if the venue reports it at work.
     """
     before = state.order
     filled = canonical(EXACT.add(before.filled_qty, report.last_qty))
@@ -66,17 +72,19 @@ def apply_report(
         # Either the order has ended, or its amend was carried out: the outcome of the amend tells.
         present = msgspec.structs.replace(present, leg_end=report.status)
         step, ends = _progress(report), False
+    reopens = step in _REOPENING and is_final(before.status) and not is_at_venue(before)
     order = stepped(
         present,
-        evidence_step(state, step),
+        _REOPENING[step] if reopens else evidence_step(state, step),
         now,
         filled_qty=filled,
         filled_notional=notional,
         venue_order_id=report.venue_order_id if is_of_present_leg else before.venue_order_id or report.venue_order_id,
-        reason=report.reason if ends else before.reason,
+        reason=described("CONTRADICTED", before.reason) if reopens else (ends and report.reason) or before.reason,
     )
     closed = closed_rows(state, now, but=amended) if is_final(order.status) else ()
-    rows = (*proven_rows(state, now), *(() if amended is None else (amended,)), *closed)
+    contradicted = contradicted_rows(state, now) if reopens else ()
+    rows = (*proven_rows(state, now), *contradicted, *(() if amended is None else (amended,)), *closed)
     order = released(order, state, rows)
     after = positions.apply_report(position, before, report.last_qty, report.last_price, now, day)
     changed = () if after is None or after is position else (after,)

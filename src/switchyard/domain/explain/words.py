@@ -46,6 +46,7 @@ CODES: Final[Mapping[str, str]] = {
     "CANCEL_IN_DOUBT": "it is not known whether the venue got the cancel, and repeating a cancel is harmless",
     # Ends and peculiarities.
     "BROKER_TIMEOUT": "it waited until its send deadline had passed",
+    "NOT_PROCESSED": "the venue did not process it before its send deadline had passed",
     "RETRY_EXHAUSTED": "it could not be sent within the attempts and the time that are allowed",
     "CANCELED_BEFORE_SENDING": "it was cancelled before anything was sent",
     "AMENDED_BEFORE_SENDING": "it was changed before anything was sent",

@@ -17,6 +17,7 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Conflict, Cursor
 from switchyard.domain.errors import GroupRejected
 from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
@@ -358,7 +359,8 @@ class Recorder:
             log.info("order_resolved", order_id=order.order_id, trace_id=order.trace_id, kind="new", verdict="reported")
         if is_qualified(report):
             note_reused_id(self._metrics, report)
-        if order.filled_qty and "REJECTED" in (before.order.status, report.status):
+        is_open_again = is_final(before.order.status) and not is_final(order.status)
+        if is_open_again or (order.filled_qty and "REJECTED" in (before.order.status, report.status)):
             self._metrics.contradictions.labels(report.venue).inc()
             log.error("venue_contradiction", venue=report.venue, order_id=order.order_id, filled=str(order.filled_qty))
         waited = order.updated_at - order.accepted_at

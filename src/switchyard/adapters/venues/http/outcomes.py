@@ -1,7 +1,6 @@
 """Interprets a broker's answers: pure functions from an HTTP exchange to the outcome of an attempt."""
 
 from datetime import datetime, timedelta
-from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar, assert_never
 
@@ -33,21 +32,59 @@ FINAL_ERRORS: Final[FinalErrors] = frozenset({(400, None), (401, None), (403, No
 _Wire = TypeVar("_Wire")
 
 
-def submitted(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
+class AnswerRules(msgspec.Struct, frozen=True):
+    """What the broker's documents say about its answers."""
+
+    final_errors: FinalErrors = FINAL_ERRORS
+    dedupes_permanently: bool = False
+
+
+RULES: Final = AnswerRules()
+
+
+def submitted(order: Order, exchange: Exchange, now: datetime, rules: AnswerRules = RULES) -> SendOutcome:
     """The outcome of sending an order."""
-    return _located(_submitted(order, exchange, now, final_errors), exchange)
+    outcome = _submitted(order, exchange, now, rules.final_errors)
+    return _located(_if_answered(order.venue_client_order_id, outcome, exchange, rules), exchange)
 
 
 def cancelled(
-    client_id: VenueClientOrderId, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS
+    client_id: VenueClientOrderId, exchange: Exchange, now: datetime, rules: AnswerRules = RULES
 ) -> SendOutcome:
     """The outcome of sending a cancel of the order with this client order id."""
-    return _located(_cancelled(client_id, exchange, now, final_errors), exchange)
+    outcome = _cancelled(client_id, exchange, now, rules.final_errors)
+    return _located(_if_answered(client_id, outcome, exchange, rules), exchange)
 
 
-def amended(amend: Amend, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
+def amended(amend: Amend, exchange: Exchange, now: datetime, rules: AnswerRules = RULES) -> SendOutcome:
     """The outcome of sending an amend."""
-    return _located(_amended(amend, exchange, now, final_errors), exchange)
+    outcome = _amended(amend, exchange, now, rules.final_errors)
+    return _located(_if_answered(amend.client_order_id, outcome, exchange, rules), exchange)
+
+
+def _if_answered(
+    client_id: VenueClientOrderId, outcome: SendOutcome, exchange: Exchange, rules: AnswerRules
+) -> SendOutcome:
+    """The outcome, or doubt if a rejection or a 429 may be the answer to another request.
+
+    It is the answer to this one if it names its id, or if the connection carried nothing else. What a request that was
+    answered by mistake did at the broker is unknown; only where a repeated id is never executed again may that be
+    ignored.
+    """
+    if not isinstance(exchange, BrokerResponse) or isinstance(outcome, Accepted | Ambiguous):
+        return outcome
+    problem = decoded(exchange.body, ErrorResponse)
+    named = None if problem is None else problem.client_order_id
+    if named is not None:
+        return outcome if named == client_id else Ambiguous("UNKNOWN", "the answer names another order")
+    shown = decoded(exchange.body, OrderResponse) if problem is None else problem.order
+    if not exchange.is_reused or rules.dedupes_permanently or (shown is not None and _names(client_id, shown)):
+        return outcome
+    return Ambiguous("UNKNOWN", f"HTTP {exchange.status} does not name the order and may answer an earlier request")
+
+
+def _names(client_id: VenueClientOrderId, answer: OrderResponse) -> bool:
+    return client_id in (answer.client_order_id or answer.idempotency_key, answer.amended_by, answer.replaced_by)
 
 
 def _located(outcome: SendOutcome, exchange: Exchange) -> SendOutcome:
@@ -122,10 +159,13 @@ def _shows_amend(amend: Amend, answer: OrderResponse) -> bool:
 
 
 def shows(order: Order, answer: OrderResponse) -> bool:
-    """Whether the answer proves that the broker has exactly this order."""
-    shown: tuple[str | None, str | None, Decimal | None] = (answer.symbol, answer.intent, answer.qty)
-    is_about = _is_about(order.venue_client_order_id, answer)
-    return is_about and shown == (order.symbol, order.side, order.qty)
+    """Whether the answer proves that the broker has this order: in a 2xx, a 409 and a lookup alike.
+
+    It names the order's id, as every answer must, and none of the members that a broker may leave out differs.
+    """
+    pairs = (answer.symbol, order.symbol), (answer.intent, order.side), (answer.qty, order.qty)
+    is_equal = all(theirs is None or theirs == ours for theirs, ours in pairs)
+    return is_equal and _is_about(order.venue_client_order_id, answer)
 
 
 def decoded(body: bytes, kind: type[_Wire]) -> _Wire | None:
@@ -157,7 +197,7 @@ def _error_code(body: bytes) -> str | None:
 def _accepted(order: Order, answer: OrderResponse | None) -> SendOutcome:
     if answer is None:
         return Ambiguous("UNKNOWN", "the answer cannot be read")
-    if not _is_about(order.venue_client_order_id, answer) or _contradicts(order, answer):
+    if not shows(order, answer):
         return Ambiguous("UNKNOWN", "the answer is about another order")
     if answer.status == "rejected":
         return VenueRejected("BROKER_REJECTED")
@@ -166,12 +206,6 @@ def _accepted(order: Order, answer: OrderResponse | None) -> SendOutcome:
 
 def _is_about(client_id: VenueClientOrderId, answer: OrderResponse) -> bool:
     return (answer.idempotency_key, answer.client_order_id or answer.idempotency_key) == (client_id, client_id)
-
-
-def _contradicts(order: Order, answer: OrderResponse) -> bool:
-    """Whether a field of the answer differs from the order; a broker may leave fields out."""
-    pairs = (answer.symbol, order.symbol), (answer.intent, order.side), (answer.qty, order.qty)
-    return any(theirs is not None and theirs != ours for theirs, ours in pairs)
 
 
 def _common_outcome(exchange: Exchange, now: datetime, final_errors: FinalErrors) -> SendOutcome:

@@ -30,8 +30,6 @@ from switchyard.ports.venue import VenueUnavailable
 CONNECTIONS_MAX: Final = 2
 # A slower answer is of little use: its quotes have aged by as much.
 RESPONSE_SECONDS: Final = 2.0
-# Shorter than the shortest common keep-alive (5 s), and longer than the default interval of polls.
-IDLE_SECONDS: Final = 4.0
 # About 1 KiB for each of 64 symbols; a longer answer is not a list of quotes.
 PAGE_BYTES_MAX: Final = 64 * 1024
 # The `Date` header is cut to whole seconds, so the broker's clock may be ahead of it by so much.
@@ -59,7 +57,7 @@ class HttpQuotes:
         self._name = name
         self._names = names or VenueNames()
         self._clock = clock
-        self._transport = Transport(url, connections_max=CONNECTIONS_MAX, idle_seconds=IDLE_SECONDS, headers=headers)
+        self._transport = Transport(url, connections_max=CONNECTIONS_MAX, headers=headers)
         self._time = VenueTime(clock)
 
     async def start(self) -> None:

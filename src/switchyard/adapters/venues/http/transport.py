@@ -2,11 +2,17 @@
 
 That fact decides between `NotSent` (safe to send again) and `Lost` (in doubt). `outcomes` interprets the result. A
 request that is given up is destroyed in the kernel too: it must not arrive after a lookup found the order absent.
+
+HTTP/1.1 has no correlation: on a connection that is used again, a second response to one request is read as the
+response to the next. So a connection carries one request, and spare connections are opened ahead of the requests,
+unless the broker guarantees one response per request (`reuses`; ADR 43).
 """
 
 import asyncio
+import select
 import socket
 import struct
+from collections import deque
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import SimpleNamespace
@@ -15,6 +21,7 @@ from typing import Final
 import aiohttp
 import msgspec
 from aiohappyeyeballs import AddrInfoType
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 from yarl import URL
@@ -30,6 +37,13 @@ CONNECT_SECONDS: Final = 2.0
 # The longest response time: the kernel must not retransmit a request for longer, even if this process is stopped and
 # cannot give up itself. It acts on established connections only; CONNECT_SECONDS bounds the rest.
 UNACKNOWLEDGED_SECONDS: Final = 5.0
+# How long a connection may wait for a request. Shorter than the shortest common keep-alive (5 s): if the broker closes
+# an idle connection just as an order is sent on it, that order is in doubt.
+IDLE_SECONDS: Final = 4.0
+# Spare connections are replaced this long before they are too old, so that there is always one while a handshake lasts.
+REPLACED_AHEAD_SECONDS: Final = 1.0
+# How often the age of the spare connections is checked.
+SPARES_CHECK_SECONDS: Final = 0.5
 # Closing a socket discards what the kernel has not delivered yet and resets the connection. Set when the socket is
 # made, so that a kill of the process has the same effect; without it, the kernel retransmits the request after both.
 _ZERO_LINGER: Final = struct.pack("ii", 1, 0)
@@ -49,6 +63,8 @@ class BrokerResponse(msgspec.Struct, frozen=True):
     """The peer that the connection led to."""
     is_cached: bool = False
     """Whether a cache on the way says that it answered instead of the broker."""
+    is_reused: bool = False
+    """Whether the connection carried another request before, so that this may be a second response to that one."""
 
 
 class NotSent(msgspec.Struct, frozen=True):
@@ -84,6 +100,7 @@ class _Departure:
         self.has_departed = False
         self._begun_at = boot_seconds()
         self.transport: asyncio.BaseTransport | None = None
+        self.is_reused = False
 
     def note(self) -> None:
         """Record that the first byte is about to be written; raises TimeoutError if the connect deadline has passed.
@@ -121,7 +138,30 @@ _request: ContextVar[_Departure] = ContextVar("request")
 
 
 class _Connector(aiohttp.TCPConnector):
-    """The pool of connections; it tells each request which connection carries it."""
+    """The connections to one broker; it tells each request which connection carries it.
+
+    Without `reuses`, a connection is closed after its first response, and `_spares` are connections that have carried
+    nothing yet. Each one that is used is replaced; unused ones are closed at the age of `idle_seconds` and replaced
+    down to `spares_min`. If a connection fails, the spares are closed too: while the broker is away, a request on a new
+    connection is proven unsent, and one on a spare connection would be in doubt.
+    """
+
+    def __init__(
+        self, url: URL, *, connections_max: int, idle_seconds: float, reuses: bool, spares_min: int, spares_max: int
+    ) -> None:
+        if reuses:
+            super().__init__(limit=connections_max, keepalive_timeout=idle_seconds, socket_factory=_new_socket)
+        else:
+            super().__init__(limit=connections_max, force_close=True, socket_factory=_new_socket)
+        self._idle_seconds = idle_seconds
+        self._spares_min = 0 if reuses else spares_min
+        self._spares_max = 0 if reuses else spares_max
+        # What aiohttp needs to open a connection; it is never sent.
+        self._opening_request = aiohttp.ClientRequest("GET", url, loop=self._loop)
+        # With the time at which each was opened, oldest first.
+        self._spares: deque[tuple[ResponseHandler, float]] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._upkeep = self._loop.create_task(self._keep_spares()) if self._spares_min else None
 
     async def connect(
         self,
@@ -129,30 +169,123 @@ class _Connector(aiohttp.TCPConnector):
         traces: list[Trace],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the signature is aiohttp's
     ) -> Connection:
-        """Return a free or a new connection."""
-        connection = await super().connect(req, traces, timeout)
-        _request.get().transport = connection.transport
-        return connection
+        """Return a connection on which nothing has arrived yet: it would be read as the answer to this request.
+
+        aiohttp writes the request in the same turn of the loop.
+        """
+        departure = _request.get()
+        while True:
+            departure.is_reused = False  # aiohttp's trace sets it
+            connection = await super().connect(req, traces, timeout)
+            departure.transport, protocol = connection.transport, connection.protocol
+            if protocol is not None and not protocol.should_close and (not departure.is_reused or _is_silent(protocol)):
+                return connection
+            connection.close()
+            if not departure.is_reused:
+                raise ConnectionError("something arrived before the request was sent")
+
+    async def _create_connection(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the signature is aiohttp's
+    ) -> ResponseHandler:
+        """Return a spare connection, or open one."""
+        spare = self._take_spare()
+        self._open_spare()
+        return await super()._create_connection(req, traces, timeout) if spare is None else spare
+
+    def _take_spare(self) -> ResponseHandler | None:
+        """Return the newest spare connection, if it is alive and nothing has arrived on it."""
+        while self._spares:
+            protocol, opened_at = self._spares.pop()
+            if boot_seconds() - opened_at <= self._idle_seconds and _is_silent(protocol):
+                return protocol
+            protocol.abort()
+        return None
+
+    def _open_spare(self) -> None:
+        if len(self._spares) + len(self._opening) < self._spares_max:
+            task = self._loop.create_task(self._add_spare())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _add_spare(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                protocol = await super()._create_connection(self._opening_request, [], _NO_TIMEOUTS)
+        except (aiohttp.ClientError, OSError):  # TimeoutError is an OSError
+            self.discard_spares()
+        else:
+            self._spares.append((protocol, boot_seconds()))
+
+    async def _keep_spares(self) -> None:
+        while True:
+            now = boot_seconds()
+            while self._spares and now - self._spares[0][1] > self._idle_seconds:
+                self._spares.popleft()[0].abort()
+            fresh_since = now - self._idle_seconds + REPLACED_AHEAD_SECONDS
+            fresh = sum(opened_at > fresh_since and _is_silent(protocol) for protocol, opened_at in self._spares)
+            for _ in range(self._spares_min - fresh - len(self._opening)):
+                self._open_spare()
+            await asyncio.sleep(SPARES_CHECK_SECONDS)
+
+    def discard_spares(self) -> None:
+        """Close every spare connection."""
+        while self._spares:
+            self._spares.pop()[0].abort()
+
+    async def end_spares(self) -> None:
+        """Close every spare connection, and open no more."""
+        self._spares_max = 0
+        tasks = [*self._opening, *([self._upkeep] if self._upkeep else [])]
+        for task in tasks:
+            task.cancel()
+        ends = [ended for protocol, _ in self._spares if (ended := protocol.closed) is not None]
+        self.discard_spares()
+        await asyncio.gather(*tasks, *ends, return_exceptions=True)
+        self.discard_spares()  # one that was opened meanwhile
 
 
 class Transport:
     """A bounded pool of connections to one broker."""
 
-    def __init__(self, url: str, *, connections_max: int, idle_seconds: float, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        connections_max: int,
+        headers: Mapping[str, str],
+        idle_seconds: float = IDLE_SECONDS,
+        reuses: bool = False,
+        spares_min: int = 0,
+        spares_max: int = 0,
+    ) -> None:
         self._url = url.rstrip("/")
         self._connections_max = connections_max
         self._idle_seconds = idle_seconds
         self._headers = dict(headers)
+        self._reuses = reuses
+        self._spares_min = spares_min
+        self._spares_max = spares_max
+        self._connector: _Connector | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Create the connection pool; connections are opened on demand."""
+        """Create the connection pool, and begin to open its spare connections."""
         tracing = aiohttp.TraceConfig()
         tracing.on_request_headers_sent.append(_note_departure)
+        tracing.on_connection_reuseconn.append(_note_reuse)
+        self._connector = _Connector(
+            URL(self._url, encoded=True),
+            connections_max=self._connections_max,
+            idle_seconds=self._idle_seconds,
+            reuses=self._reuses,
+            spares_min=self._spares_min,
+            spares_max=self._spares_max,
+        )
         self._session = aiohttp.ClientSession(
-            connector=_Connector(
-                limit=self._connections_max, keepalive_timeout=self._idle_seconds, socket_factory=_new_socket
-            ),
+            connector=self._connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={
                 "Accept": "application/json",
@@ -172,9 +305,10 @@ class Transport:
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._session is not None:
+        if self._session is not None and self._connector is not None:
+            await self._connector.end_spares()
             await self._session.close()
-            self._session = None
+            self._session = self._connector = None
 
     async def ask(
         self,
@@ -189,9 +323,9 @@ class Transport:
     ) -> Exchange:
         """Send one request once and read its response; network and broker failures are returned, not raised.
 
-        Without a complete response, for whatever reason, the connection is aborted.
+        Without a complete response, for whatever reason, the connection is aborted; and after it, unless it is reused.
         """
-        if self._session is None:
+        if self._session is None or self._connector is None:
             return NotSent("VENUE_DOWN")
         departure: _Departure | None = None
         is_complete = False
@@ -220,14 +354,17 @@ class Transport:
                         date=headers_read.get("Date"),
                         address=address,
                         is_cached=headers_read.get("Age", "0").strip() != "0",
+                        is_reused=departure.is_reused,
                     )
         except Exception as error:
             # For every kind of error, the outcome depends only on whether the request was sent.
             if departure is not None and departure.has_departed:
+                if self._connector is not None:
+                    self._connector.discard_spares()
                 return _lost(error, departure.address)
             return NotSent("BROKER_DOWN", _not_sent_error(error))
         finally:
-            if departure is not None and not is_complete:
+            if departure is not None and not (is_complete and self._reuses):
                 departure.abort()
 
 
@@ -245,6 +382,23 @@ async def _note_departure(
     """Trace hook that aiohttp calls right before it writes the first byte of a request."""
     departure: _Departure = context.trace_request_ctx
     departure.note()
+
+
+async def _note_reuse(
+    session: aiohttp.ClientSession, context: SimpleNamespace, reuse: aiohttp.TraceConnectionReuseconnParams
+) -> None:
+    """Trace hook that aiohttp calls if the request goes on a connection that carried another one."""
+    departure: _Departure = context.trace_request_ctx
+    departure.is_reused = True
+
+
+def _is_silent(protocol: ResponseHandler) -> bool:
+    """Whether the connection is open and nothing has arrived since the last response, also not in the kernel."""
+    if protocol.transport is None or protocol.transport.is_closing() or protocol.should_close:
+        return False
+    arrivals = select.poll()
+    arrivals.register(protocol.transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return not arrivals.poll(0)
 
 
 async def _read(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:

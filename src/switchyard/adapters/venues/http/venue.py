@@ -14,6 +14,7 @@ from switchyard.adapters.venues.http.messages import amend_order, place_order, r
 from switchyard.adapters.venues.http.names import VenueNames
 from switchyard.adapters.venues.http.outcomes import (
     FINAL_ERRORS,
+    AnswerRules,
     FinalErrors,
     amended,
     cancelled,
@@ -24,6 +25,7 @@ from switchyard.adapters.venues.http.outcomes import (
 )
 from switchyard.adapters.venues.http.transport import (
     CONNECT_SECONDS,
+    IDLE_SECONDS,
     BrokerResponse,
     Exchange,
     Lost,
@@ -66,9 +68,12 @@ from switchyard.ports.venue import (
 CONNECTIONS_MAX: Final = 128
 # Queries use a separate pool, so that orders in doubt can be looked up while every send hangs.
 QUERY_CONNECTIONS_MAX: Final = 16
-# Shorter than the shortest common keep-alive (5 s): if the broker closes an idle connection just as an order is sent on
-# it, that order is in doubt.
-IDLE_SECONDS: Final = 4.0
+# Spare connections for orders: enough for two at once after a quiet time, and for a claimed batch under load.
+SPARES_MIN: Final = 2
+SPARES_MAX: Final = 32
+# Spare connections for queries: one is enough to read the next reports without a handshake.
+QUERY_SPARES_MIN: Final = 1
+QUERY_SPARES_MAX: Final = 4
 # From the first byte sent to the last byte read, by time in force. An IOC order is useless after its send deadline.
 RESPONSE_SECONDS: Final[Mapping[TimeInForce, float]] = MappingProxyType(
     {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0}
@@ -96,19 +101,39 @@ class HttpVenue(OneByOne):
         headers: Mapping[str, str] = MappingProxyType({}),
         connections_max: int = CONNECTIONS_MAX,
         idle_seconds: float = IDLE_SECONDS,
+        reuses_connections: bool = False,
+        sends_orders: bool = True,
         response_seconds: Mapping[TimeInForce, float] = RESPONSE_SECONDS,
     ) -> None:
+        """`reuses_connections`: orders, amends and cancels follow each other on a connection.
+
+        Without `sends_orders` no connection is opened for orders before the first one.
+        """
         assert CONNECT_SECONDS + max(response_seconds.values()) <= SEND_LIMIT.total_seconds()
         self._name = name
         self._names = names or VenueNames()
         self._capabilities = capabilities
         self._clock = clock
         self._response_seconds = response_seconds
-        self._sends = Transport(url, connections_max=connections_max, idle_seconds=idle_seconds, headers=headers)
-        self._queries = Transport(
-            url, connections_max=QUERY_CONNECTIONS_MAX, idle_seconds=idle_seconds, headers=headers
+        self._sends = Transport(
+            url,
+            connections_max=connections_max,
+            idle_seconds=idle_seconds,
+            headers=headers,
+            reuses=reuses_connections,
+            spares_min=SPARES_MIN if sends_orders else 0,
+            spares_max=SPARES_MAX,
         )
-        self._final_errors = final_errors
+        # Always one query per connection: 'absent' or an empty page in answer to another query would be believed.
+        self._queries = Transport(
+            url,
+            connections_max=QUERY_CONNECTIONS_MAX,
+            idle_seconds=idle_seconds,
+            headers=headers,
+            spares_min=QUERY_SPARES_MIN,
+            spares_max=QUERY_SPARES_MAX,
+        )
+        self._rules = AnswerRules(final_errors, dedupes_permanently=capabilities.dedupe == "permanent")
         self._idempotency_header = idempotency_header
         self._time = VenueTime(clock)
 
@@ -151,7 +176,7 @@ class HttpVenue(OneByOne):
         )
         key = order.venue_client_order_id if self._idempotency_header else None
         exchange = await self._send("POST", "/orders", order, encode(message), on_departure, key=key)
-        outcome = submitted(order, exchange, self._clock.now(), self._final_errors)
+        outcome = submitted(order, exchange, self._clock.now(), self._rules)
         if isinstance(exchange, BrokerResponse) and exchange.status == 409 and not isinstance(outcome, Accepted):
             return await self._find_duplicate(order) or outcome
         return outcome
@@ -166,7 +191,7 @@ class HttpVenue(OneByOne):
         while True:
             path = f"{_path(client_id)}/cancel"
             exchange = await self._send("POST", path, order, response_seconds=response_seconds)
-            outcome = cancelled(client_id, exchange, self._clock.now(), self._final_errors)
+            outcome = cancelled(client_id, exchange, self._clock.now(), self._rules)
             elapsed_seconds = self._clock.monotonic() - began_at
             response_seconds = SEND_LIMIT.total_seconds() - CONNECT_SECONDS - elapsed_seconds
             if not isinstance(outcome, Unsent) or outcome.code != "REPLACED" or response_seconds < CANCEL_SECONDS_MIN:
@@ -185,7 +210,7 @@ class HttpVenue(OneByOne):
             encode(amend_order(amend, self._expires_at(order))),
             key=amend.client_order_id if self._idempotency_header else None,
         )
-        return amended(amend, exchange, self._clock.now(), self._final_errors)
+        return amended(amend, exchange, self._clock.now(), self._rules)
 
     async def cancel_all(self) -> None:
         """Cancel every open order under our credentials; raises VenueUnavailable."""
@@ -317,7 +342,7 @@ class HttpVenue(OneByOne):
         elif isinstance(exchange, BrokerResponse) and exchange.status == 404:
             problem = decoded(exchange.body, ErrorResponse)
             # Any other 404 may come from a proxy or a wrong path and says nothing about the order.
-            if problem is not None and problem.error == UNKNOWN_ORDER:
+            if problem is not None and problem.error == UNKNOWN_ORDER and problem.client_order_id in (None, client_id):
                 return None
         raise self._unavailable(exchange)
 
