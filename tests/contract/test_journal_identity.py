@@ -27,6 +27,7 @@ from switchyard.ports.journal import Head, Journal
 from tests.support.audit_fixture import AuditFixture
 from tests.support.build import an_accept
 from tests.support.databases import Database, run_sql
+from tests.support.postgres import PostgresServer
 from tests.support.stream_journal import StreamJournal, dispatch, hub_over, take
 
 MARKER = Cursor(name="marker", epoch=0, seq=0, hash="why")
@@ -57,6 +58,29 @@ async def test_a_database_has_an_installation_that_stays(database: Database) -> 
     assert re.fullmatch("[a-z2-7]{4}", installation.tag)
     await database.journal.open_epoch(0, 0, START)
     assert await database.journal.installation() == installation
+
+
+async def test_a_copy_of_a_database_has_the_same_installation_and_another_identity(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    path = tmp_path / "switchyard.db"
+    await SqliteDatabase.upgrade(path)
+    shutil.copy(path, tmp_path / "copy.db")
+    url = postgres_server.create_database()
+    await PostgresDatabase.upgrade(url)
+    copy = postgres_server.create_database()
+    postgres_server.restore(copy, postgres_server.dump(url))
+    files = [await SqliteDatabase.open(file) for file in (path, tmp_path / "copy.db")]
+    databases = [*files, *[await PostgresDatabase.open(each) for each in (url, url, copy)]]
+    try:
+        sqlite, sqlite_copy, one, same, other = [await database.identity() for database in databases]
+        installations = [(await database.journal.installation()).id for database in databases]
+    finally:
+        for database in databases:
+            await database.close()
+    assert sqlite != sqlite_copy
+    assert one == same != other
+    assert len(set(installations)) == 2
 
 
 async def test_an_append_after_the_last_event_was_lost_is_rejected(database: Database) -> None:

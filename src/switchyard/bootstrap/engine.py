@@ -17,7 +17,7 @@ from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.gateway import start_gateway
 from switchyard.bootstrap.pdca import PdcaOffice, start_pdca
 from switchyard.bootstrap.quotes import open_quotes
-from switchyard.bootstrap.readers import start_audit, start_head, start_streams
+from switchyard.bootstrap.readers import start_audit, start_head, start_lease, start_streams
 from switchyard.bootstrap.readiness import (
     add_books_check,
     add_bus_check,
@@ -183,6 +183,7 @@ class Engine:
         core = self._core
         async with AsyncExitStack() as stack:
             await core.start(stack)
+            await start_lease(core, stack)
             # The head and audit readers come before the venues: an older database must be detected before it sends.
             await start_head(core, stack)
             if self._role != "worker":

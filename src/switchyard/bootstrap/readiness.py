@@ -64,6 +64,8 @@ def add_bus_check(checks: ReadinessChecks, problem: Callable[[], str | None]) ->
 async def _check_process(core: Core) -> Check:
     if core.supervisor.stop.is_set():
         return Check("process", "failed", "it is stopping")
+    if core.lease is not None and core.lease.lost_to is not None:
+        return Check("process", "degraded", f"a copy of this database is running: {core.lease.lost_to}")
     return Check("process", "ok", "it accepts requests")
 
 

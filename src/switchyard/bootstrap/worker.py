@@ -11,6 +11,7 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.bootstrap.databases import lookup_decides
 from switchyard.bootstrap.rates import open_rates
+from switchyard.bootstrap.venues import clock_offset_of
 from switchyard.domain.ids import VenueName, WorkerId, tag_of
 from switchyard.flow.executions.gaps import GapWatch
 from switchyard.flow.executions.gate import VenueGate
@@ -34,7 +35,7 @@ from switchyard.flow.sending.resolve import Resolver, arrival_time
 from switchyard.flow.sending.sent_ids import SentIds
 from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.randomness import fresh_ulid
-from switchyard.ports.venue import Venue, VenueClock
+from switchyard.ports.venue import Venue
 from switchyard.settings import VenueSettings
 
 log = structlog.get_logger()
@@ -105,7 +106,7 @@ async def _copy_watch(core: Core, venue: Venue) -> CopyWatch:
         clock=core.clock,
         metrics=core.metrics,
         lock=core.gates[venue.name].lock,
-        clock_offset=lambda: venue.clock_offset if isinstance(venue, VenueClock) else None,
+        clock_offset=partial(clock_offset_of, venue),
         explained_until=None if restored is None else restored + _key_ttl(core),
     )
     await watch.look()

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -196,16 +196,6 @@ OnDeparture = Callable[[], None]
 
 def ignore_departure() -> None:
     """The default `on_departure`: do nothing."""
-
-
-@runtime_checkable
-class VenueClock(Protocol):
-    """A venue whose answers show its clock."""
-
-    @property
-    def clock_offset(self) -> timedelta | None:
-        """How far the venue's clock is ahead of ours; None before the first measurement."""
-        ...
 
 
 class Venue(Protocol):

@@ -254,6 +254,11 @@ class Metrics:
             ["venue", "evidence"],
             registry=registry,
         )
+        self.lease_lost = Gauge(
+            "installation_lease_lost",
+            "1 while another copy of the database holds the lease of this installation",
+            registry=registry,
+        )
         self.audit_seq = Gauge("audit_written_seq", "Journal number of the audit file's last line", registry=registry)
         self.audit_cuts = Counter(
             "audit_file_cuts_total", "Times that lines were missing at the audit file's end", registry=registry
