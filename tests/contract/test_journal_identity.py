@@ -71,7 +71,10 @@ async def test_a_copy_of_a_database_has_the_same_installation_and_another_identi
     copy = postgres_server.create_database()
     postgres_server.restore(copy, postgres_server.dump(url))
     files = [await SqliteDatabase.open(file) for file in (path, tmp_path / "copy.db")]
-    databases = [*files, *[await PostgresDatabase.open(each) for each in (url, url, copy)]]
+    databases: list[SqliteDatabase | PostgresDatabase] = [
+        *files,
+        *[await PostgresDatabase.open(each) for each in (url, url, copy)],
+    ]
     try:
         sqlite, sqlite_copy, one, same, other = [await database.identity() for database in databases]
         installations = [(await database.journal.installation()).id for database in databases]

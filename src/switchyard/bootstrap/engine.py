@@ -6,6 +6,7 @@ import resource
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Literal
 
 from switchyard.adapters.files.private import prepare_data_folder
@@ -23,6 +24,7 @@ from switchyard.bootstrap.readiness import (
     add_bus_check,
     add_cache_check,
     add_pdca_check,
+    clock_offsets,
     process_checks,
 )
 from switchyard.bootstrap.rechecks import Rechecks, start_dispatch, start_rechecks
@@ -112,6 +114,7 @@ class Engine:
             disks=core.disks,
             metrics=core.metrics,
         )
+        self.observer.clock_offsets = partial(clock_offsets, core)
         self._sends = role == "worker" or (role == "up" and settings.worker)
         self.readiness = process_checks(core, sends=self._sends)
 
