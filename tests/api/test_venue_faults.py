@@ -23,7 +23,7 @@ from switchyard.ports.venue import (
 )
 from tests.support.polling import until
 from tests.support.process import run_command
-from tests.support.venue_orders import an_order, open_orders, read_reports, unlocated
+from tests.support.venue_orders import an_order, bare, open_orders, read_reports, unlocated
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.
@@ -104,7 +104,7 @@ async def test_an_order_accepted_without_a_valid_response_is_ambiguous_and_can_b
     found = await venue.find_by_client_order_id(order.venue_client_order_id)
     await simulator.clear_faults()
     assert found is not None
-    assert await venue.submit(order) == Accepted(found.venue_order_id)
+    assert bare(await venue.submit(order)) == Accepted(found.venue_order_id)
     assert times_accepted(simulator, order) == 1
 
 
@@ -216,7 +216,7 @@ async def test_a_conflict_on_a_resend_is_accepted_as_the_same_order(
     await simulator.set_faults(conflict=1)
     first = await venue.submit(order)
     assert isinstance(first, Accepted)
-    assert await venue.submit(order) == Accepted(first.venue_order_id, already_processed=True)
+    assert bare(await venue.submit(order)) == Accepted(first.venue_order_id, already_processed=True)
     assert times_accepted(simulator, order) == 1
 
 
@@ -230,7 +230,7 @@ async def test_the_same_faults_apply_to_a_cancel(simulator: VenueProcess, venue:
     found = await venue.find_by_client_order_id(resting.venue_client_order_id)
     assert found is not None and found.status == "CANCELED"
     await simulator.set_faults(drop_answer=0)
-    assert await venue.cancel(resting) == accepted
+    assert await venue.cancel(resting) == bare(accepted)
 
 
 async def reported(

@@ -4,7 +4,7 @@ import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -48,6 +48,7 @@ from tests.support.venue_orders import DEADLINE_SECONDS, an_order, open_orders, 
 
 SHORT = dict.fromkeys(RESPONSE_SECONDS, 0.2)
 ORDER = an_order("one", qty="1000", price="145.001")
+ACCEPTED_AT = datetime(2026, 1, 5, 9, tzinfo=UTC)
 ID = VenueClientOrderId("one")
 
 
@@ -55,7 +56,7 @@ def order_response(**changes: Any) -> dict[str, Any]:
     """The broker's response that shows ORDER."""
     return {
         "broker_order_id": "brk-1",
-        "accepted_at": "2026-01-05T09:00:00Z",
+        "accepted_at": ACCEPTED_AT.isoformat(),
         "status": "accepted",
         "fills": [],
         "idempotency_key": "one",
@@ -224,7 +225,7 @@ async def test_a_reused_connection_that_breaks_during_a_send_is_ambiguous_and_no
         scripted_server(reply(200, order_response()), lost) as server,
         http_venue(server.url, reuses_connections=True) as venue,
     ):
-        assert await venue.submit(ORDER) == Accepted("brk-1")
+        assert await venue.submit(ORDER) == Accepted("brk-1", accepted_at=ACCEPTED_AT)
         assert unlocated(await venue.submit(an_order("two"))) == Ambiguous("NETWORK_DISCONNECTED")
         assert server.connections == 1
         assert [body["client_order_id"] for body in server.posted] == ["one", "two"]
@@ -312,7 +313,7 @@ async def test_a_response_about_another_order_is_ambiguous(changes: dict[str, An
 @pytest.mark.parametrize("status", [200, 201, 202])
 async def test_an_order_that_the_broker_shows_is_accepted(status: int) -> None:
     outcome, _ = await submitted(reply(status, order_response(status="filled", something="new")))
-    assert outcome == Accepted("brk-1")
+    assert outcome == Accepted("brk-1", accepted_at=ACCEPTED_AT)
 
 
 async def test_a_response_with_only_the_required_fields_is_enough() -> None:
@@ -320,7 +321,7 @@ async def test_a_response_with_only_the_required_fields_is_enough() -> None:
     outcome, _ = await submitted(
         reply(200, {name: value for name, value in order_response().items() if name not in optional})
     )
-    assert outcome == Accepted("brk-1")
+    assert outcome == Accepted("brk-1", accepted_at=ACCEPTED_AT)
 
 
 @pytest.mark.parametrize("status", [400, 422])
@@ -365,7 +366,7 @@ async def test_a_conflict_is_rejected_only_where_it_is_documented_as_final_and_n
     outcome, _ = await submitted(conflict, absent, final_errors=final_errors)
     assert outcome == VenueRejected("CONFLICT", "ID_REUSED")
     outcome, _ = await submitted(conflict, reply(200, order_response()), final_errors=final_errors)
-    assert outcome == Accepted("brk-1", already_processed=True)
+    assert outcome == Accepted("brk-1", already_processed=True, accepted_at=ACCEPTED_AT)
 
 
 async def test_the_idempotency_header_is_sent_only_to_a_broker_that_documents_it() -> None:
@@ -415,14 +416,14 @@ PROCESSED = {"error": "ALREADY_PROCESSED", "message": "processed before"}
 
 async def test_a_conflict_that_shows_the_same_order_is_accepted() -> None:
     outcome, server = await submitted(reply(409, {**PROCESSED, "order": order_response()}))
-    assert outcome == Accepted("brk-1", already_processed=True)
+    assert outcome == Accepted("brk-1", already_processed=True, accepted_at=ACCEPTED_AT)
     assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("conflict", [PROCESSED, b"already processed", {**PROCESSED, "order": order_response(qty=1)}])
 async def test_a_conflict_is_accepted_once_a_lookup_shows_the_same_order(conflict: object) -> None:
     outcome, server = await submitted(reply(409, conflict), reply(200, order_response()))
-    assert outcome == Accepted("brk-1", already_processed=True)
+    assert outcome == Accepted("brk-1", already_processed=True, accepted_at=ACCEPTED_AT)
     assert [(request.method, request.path) for request in server.requests] == [
         ("POST", "/orders"),
         ("GET", "/orders/one"),
@@ -873,7 +874,7 @@ async def test_on_a_reused_connection_an_error_counts_if_it_names_the_order(
         scripted_server(*replies) as server,
         http_venue(server.url, dedupe=dedupe, reuses_connections=True) as venue,
     ):
-        assert await venue.submit(ORDER) == Accepted("brk-1")
+        assert await venue.submit(ORDER) == Accepted("brk-1", accepted_at=ACCEPTED_AT)
         outcome = await venue.submit(ORDER)
     believed = Unsent if status == 429 else VenueRejected
     assert isinstance(outcome, believed if is_believed else Ambiguous)

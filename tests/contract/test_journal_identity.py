@@ -1,28 +1,33 @@
 """The journal's identity on every engine: installation, epochs, and the append that rejects another history."""
 
-import asyncio
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import msgspec
 import pytest
 
+from switchyard.adapters.backoffice.breaks import SqliteBreaks
+from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.sqlite.connections import connect
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.adapters.sqlite.identity import CHECK_SECONDS
+from switchyard.domain.bus import Place
 from switchyard.domain.changes import Cursor
-from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.errors import HistoryMismatch, JournalBroken
 from switchyard.flow.history.verify import ChainBroken, ChainWalk
 from switchyard.ports.epochs import EPOCH_GAP
 from switchyard.ports.journal import Head, Journal
 from tests.support.audit_fixture import AuditFixture
 from tests.support.build import an_accept
 from tests.support.databases import Database, run_sql
+from tests.support.postgres import PostgresServer
 from tests.support.stream_journal import StreamJournal, dispatch, hub_over, take
 
 MARKER = Cursor(name="marker", epoch=0, seq=0, hash="why")
@@ -53,6 +58,32 @@ async def test_a_database_has_an_installation_that_stays(database: Database) -> 
     assert re.fullmatch("[a-z2-7]{4}", installation.tag)
     await database.journal.open_epoch(0, 0, START)
     assert await database.journal.installation() == installation
+
+
+async def test_a_copy_of_a_database_has_the_same_installation_and_another_identity(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    path = tmp_path / "switchyard.db"
+    await SqliteDatabase.upgrade(path)
+    shutil.copy(path, tmp_path / "copy.db")
+    url = postgres_server.create_database()
+    await PostgresDatabase.upgrade(url)
+    copy = postgres_server.create_database()
+    postgres_server.restore(copy, postgres_server.dump(url))
+    files = [await SqliteDatabase.open(file) for file in (path, tmp_path / "copy.db")]
+    databases: list[SqliteDatabase | PostgresDatabase] = [
+        *files,
+        *[await PostgresDatabase.open(each) for each in (url, url, copy)],
+    ]
+    try:
+        sqlite, sqlite_copy, one, same, other = [await database.identity() for database in databases]
+        installations = [(await database.journal.installation()).id for database in databases]
+    finally:
+        for database in databases:
+            await database.close()
+    assert sqlite != sqlite_copy
+    assert one == same != other
+    assert len(set(installations)) == 2
 
 
 async def test_an_append_after_the_last_event_was_lost_is_rejected(database: Database) -> None:
@@ -96,19 +127,86 @@ async def test_commits_of_other_processes_are_no_mismatch_and_a_new_epoch_is(pos
         await second.close()
 
 
-async def test_another_file_under_the_path_is_noticed(tmp_path: Path) -> None:
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def copied_over(path: Path) -> None:
+    copy = path.with_name("copy")
+    shutil.copy(path, copy)
+    copy.rename(path)
+
+
+def renamed(path: Path) -> None:
+    path.rename(path.with_name("renamed"))
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+@pytest.mark.parametrize("change", [removed, copied_over, renamed])
+async def test_another_file_under_the_path_is_noticed(
+    tmp_path: Path, change: Callable[[Path], None], suffix: str
+) -> None:
     path = tmp_path / "switchyard.db"
     await SqliteDatabase.upgrade(path)
-    shutil.copy(path, tmp_path / "older.db")
     database = await SqliteDatabase.open(path)
     try:
         await commit(database.journal, "one")
-        (tmp_path / "older.db").rename(path)
-        await asyncio.sleep(CHECK_SECONDS)
-        with pytest.raises(HistoryMismatch, match="replaced while this process had it open"):
+        change(tmp_path / f"switchyard.db{suffix}")
+        for _ in range(2):
+            with pytest.raises(JournalBroken, match=f"switchyard.db{suffix} was .* while this process had it open"):
+                await commit(database.journal, "two")
+        with pytest.raises(JournalBroken):
+            await event_count(database.journal)  # a repeated key is answered from a read
+    finally:
+        await database.close()
+
+
+@pytest.mark.parametrize("change", [lambda folder: shutil.rmtree(folder), renamed])
+async def test_a_data_folder_that_is_moved_or_removed_is_noticed(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "var"
+    folder.mkdir()
+    await SqliteDatabase.upgrade(folder / "switchyard.db")
+    database = await SqliteDatabase.open(folder / "switchyard.db")
+    try:
+        await commit(database.journal, "one")
+        change(folder)
+        with pytest.raises(JournalBroken, match="while this process had it open"):
             await commit(database.journal, "two")
     finally:
         await database.close()
+
+
+async def test_a_restarted_wal_and_other_connections_are_no_other_file(tmp_path: Path) -> None:
+    path = tmp_path / "switchyard.db"
+    await SqliteDatabase.upgrade(path)
+    for start in range(2):
+        database = await SqliteDatabase.open(path)
+        await commit(database.journal, f"{start}-one")
+        with closing(connect(path)) as other:
+            other.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        await commit(database.journal, f"{start}-two")
+        assert await event_count(database.journal) == 2 * start + 2
+        await database.close()
+        assert not path.with_name("switchyard.db-wal").exists()  # the last connection removes it
+
+
+@pytest.mark.parametrize("store", [SqliteLedger, SqliteBreaks])
+async def test_the_books_and_the_breaks_notice_a_removed_wal(
+    tmp_path: Path, store: type[SqliteLedger] | type[SqliteBreaks]
+) -> None:
+    path = tmp_path / "store.db"
+    opened = await store.open(path)
+    try:
+        path.with_name("store.db-wal").unlink()
+        with pytest.raises(JournalBroken, match=r"store\.db-wal was"):
+            if isinstance(opened, SqliteLedger):
+                await opened.claim("journal", Place())
+            else:
+                await opened.save([])
+    finally:
+        await opened.close()
 
 
 async def test_an_epoch_starts_above_everything_and_sets_its_marker(database: Database) -> None:

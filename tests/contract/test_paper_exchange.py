@@ -23,7 +23,7 @@ from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.risk.trading_day import TradingDay
-from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRejected
+from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRejected, VenueUnavailable
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, read_reports
 
 SIM = VenueName("sim")
@@ -364,3 +364,13 @@ async def test_a_commit_is_synced_to_disk_before_the_outcome_is_returned(path: P
         connection = exchange._store._connection
         # 2 is FULL: the write-ahead log is synced with every commit.
         assert (connection.pragma("synchronous"), connection.pragma("journal_mode")) == (2, "wal")
+
+
+async def test_an_exchange_whose_book_is_removed_confirms_no_order(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock) as exchange:
+        assert isinstance(await exchange.submit(an_order("one", price=FAR)), Accepted)
+        assert await exchange.probe() == "answered"
+        path.with_name("paper.db-wal").unlink()
+        assert isinstance(await exchange.submit(an_order("two", price=FAR)), Ambiguous)
+        with pytest.raises(VenueUnavailable, match=r"paper\.db-wal was .*restart"):
+            await exchange.probe()

@@ -416,3 +416,15 @@ async def test_a_file_that_is_removed_or_replaced_takes_nothing_more(tmp_path: P
             await store.strategy(strategy_key("pdca"))
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm"])
+async def test_a_store_whose_wal_is_removed_takes_nothing_more(tmp_path: Path, suffix: str) -> None:
+    store = await SqlPdcaStore.on_file(tmp_path / "pdca.db")
+    try:
+        await add_strategies(store, "known")
+        (tmp_path / f"pdca.db{suffix}").unlink()
+        with pytest.raises(PdcaUnavailable, match=f"pdca.db{suffix} was .*restart"):
+            await add_strategies(store, "lost")
+    finally:
+        await store.close()

@@ -239,6 +239,26 @@ async def test_a_file_moved_over_the_open_database_ends_the_process(house: House
     assert not house.simulator.executions()
 
 
+@pytest.mark.parametrize("suffix", ["-wal", "-shm"])
+async def test_no_order_is_acknowledged_after_the_wal_was_removed(house: House, suffix: str) -> None:
+    process = house.process
+    await process.start()
+    before, after = LoadClient(process), LoadClient(process)
+    await before.insist(KEYS[:3])
+    (house.data / f"switchyard.db{suffix}").unlink()
+    async with aiohttp.ClientSession() as session:
+        for key in KEYS:  # repeats and new orders
+            await after.post(session, key)
+    assert not after.acknowledged
+    await until(lambda: not process.is_running)
+    assert await asyncio.to_thread(process.wait) == 4
+    assert f"switchyard.db{suffix} was moved, removed or replaced" in process.log
+    await process.start()
+    again = LoadClient(process)
+    await again.insist(KEYS[:3])
+    assert again.acknowledged == before.acknowledged
+
+
 async def test_a_paused_gateway_does_not_hide_what_the_others_have_seen(
     tmp_path: Path, postgres_server: PostgresServer
 ) -> None:

@@ -68,8 +68,8 @@ async def open_orders(venue: Venue) -> list[VenueOrder]:
 
 
 def bare(outcome: SendOutcome) -> SendOutcome:
-    """The outcome without the reports that came with it: a repeated request is answered without them."""
-    return replace(outcome, reports=()) if isinstance(outcome, Accepted) else outcome
+    """The outcome without the reports and the time that came with it: not every answer has them."""
+    return replace(outcome, reports=(), accepted_at=None) if isinstance(outcome, Accepted) else outcome
 
 
 async def read_reports(venue: Venue, count: int, *, after: int = 0, limit: int = 100) -> list[ExecutionReport]:

@@ -323,3 +323,18 @@ async def test_a_process_that_follows_a_jump_knows_that_it_was_one() -> None:
 def test_before_the_start_it_is_the_process_own_time() -> None:
     now: datetime = Bench().process().now()
     assert now == START
+
+
+async def test_the_offset_of_this_machine_against_the_database_is_shown() -> None:
+    bench, machine = Bench(), ManualClock(START + 3 * SECOND)
+    clock = DatabaseClock(bench.time, machine, bench.metrics)
+    await clock.start()
+    assert clock.database_offset == 3 * SECOND
+    for each in (bench.wall, machine):
+        each.advance(SECOND)
+    machine.step(-5 * SECOND)
+    await clock.look()
+    assert abs(clock.database_offset + 2 * SECOND) < SLEWED
+    bench.wall.step(-HOUR)
+    await clock.look()
+    assert abs(clock.database_offset - HOUR + 2 * SECOND) < SLEWED

@@ -59,6 +59,7 @@ from switchyard.adapters.postgres.rebuild import PostgresRebuild
 from switchyard.adapters.postgres.strategy_orders import PostgresStrategyOrders
 from switchyard.adapters.redis.buckets import RedisBuckets
 from switchyard.adapters.redis.cache import RedisCache
+from switchyard.adapters.redis.lease import RedisLease
 from switchyard.adapters.redis.rates import RedisRate
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.database_time import SqliteTime
@@ -94,6 +95,7 @@ from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
+from switchyard.ports.lease import Lease
 from switchyard.ports.ledger import Ledger
 from switchyard.ports.ledger_dump import LedgerDump
 from switchyard.ports.ledger_lookup import LedgerLookup
@@ -181,6 +183,7 @@ recheck_queues: list[type[RecheckQueue]] = [SqlQueue]
 pdca_stores: list[type[PdcaStore]] = [SqlPdcaStore]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
 head_files: list[type[HeadFile]] = [LocalHeadFile]
+leases: list[type[Lease]] = [RedisLease]
 
 
 def port_modules() -> list[ModuleType]:

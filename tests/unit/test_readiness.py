@@ -55,6 +55,25 @@ async def test_a_wall_clock_away_from_the_time_in_use_is_degraded() -> None:
     assert (await check_clock(clock, wall)).status == "degraded"
 
 
+@pytest.mark.parametrize(
+    ("offsets", "status"),
+    [
+        ({"database": 0.9, "sim": -1.9}, "ok"),
+        ({"database": -1.1, "sim": 0.0}, "degraded"),
+        ({"database": 0.0, "sim": 2.1}, "degraded"),
+    ],
+)
+async def test_the_offsets_against_the_database_and_the_venues_are_shown(
+    offsets: dict[str, float], status: str
+) -> None:
+    found = await check_clock(
+        ManualClock(), ManualClock(), lambda: {name: timedelta(seconds=value) for name, value in offsets.items()}
+    )
+    assert found.status == status
+    for name, value in offsets.items():
+        assert f"{value:+.3f} s from {name}" in found.detail
+
+
 async def test_looks_are_shared_for_a_second_and_a_check_that_hangs_fails_by_itself() -> None:
     clock, looks = ManualClock(), 0
 

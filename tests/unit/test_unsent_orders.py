@@ -137,7 +137,7 @@ async def test_a_venue_that_asks_for_a_longer_pause_than_an_order_may_wait_ends_
     [hasty] = await sending.accept(time_in_force="IOC")
     await sending.dispatcher.run_once()
     await sending.dispatcher.drain(10)
-    assert sending.state(patient).order.reason == "RETRY_EXHAUSTED"
+    assert sending.state(patient).order.reason == "RETRY_EXHAUSTED: NOT_PROCESSED"
     assert sending.state(hasty).order.status == "EXPIRED"
 
 

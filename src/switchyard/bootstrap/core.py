@@ -23,6 +23,7 @@ from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
 from switchyard.flow.quotes import QuoteBoard
+from switchyard.flow.readers.lease import InstallationLease
 from switchyard.flow.results import OrderResults
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.window import AdmissionWindow
@@ -94,6 +95,8 @@ class Core:
         """Gets its breakers from `start_worker`."""
         self.router = Router(settings.default_route, settings.symbol_routes)
         self.gates: dict[VenueName, VenueGate] = {}
+        self.lease: InstallationLease | None = None
+        """Where Redis is configured."""
         self.lanes: HeldLanes | None = None
         """Of a worker in this process."""
         self.first_reports: dict[VenueName, CarriedReports] = {}

@@ -65,6 +65,10 @@ class DatabaseQueries(Queries, OutboxQueries, Protocol):
 class Database(Protocol):
     """The ports that both engines implement."""
 
+    async def identity(self) -> str:
+        """Which database this is among copies of it: the same for all processes that use it, another one for a copy."""
+        ...
+
     @property
     def journal(self) -> EpochJournal:
         """Load, append and read."""

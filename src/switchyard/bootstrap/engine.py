@@ -6,6 +6,7 @@ import resource
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Literal
 
 from switchyard.adapters.files.private import prepare_data_folder
@@ -17,12 +18,13 @@ from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.gateway import start_gateway
 from switchyard.bootstrap.pdca import PdcaOffice, start_pdca
 from switchyard.bootstrap.quotes import open_quotes
-from switchyard.bootstrap.readers import start_audit, start_head, start_streams
+from switchyard.bootstrap.readers import start_audit, start_head, start_lease, start_streams
 from switchyard.bootstrap.readiness import (
     add_books_check,
     add_bus_check,
     add_cache_check,
     add_pdca_check,
+    clock_offsets,
     process_checks,
 )
 from switchyard.bootstrap.rechecks import Rechecks, start_dispatch, start_rechecks
@@ -112,6 +114,7 @@ class Engine:
             disks=core.disks,
             metrics=core.metrics,
         )
+        self.observer.clock_offsets = partial(clock_offsets, core)
         self._sends = role == "worker" or (role == "up" and settings.worker)
         self.readiness = process_checks(core, sends=self._sends)
 
@@ -183,6 +186,7 @@ class Engine:
         core = self._core
         async with AsyncExitStack() as stack:
             await core.start(stack)
+            await start_lease(core, stack)
             # The head and audit readers come before the venues: an older database must be detected before it sends.
             await start_head(core, stack)
             if self._role != "worker":

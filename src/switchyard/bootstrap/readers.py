@@ -1,15 +1,50 @@
 """The readers of the journal: the copies of its head in every process; audit file and streams of a gateway."""
 
+import os
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+import structlog
+
+from switchyard.adapters.files.lock import lock_beside
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.files import audit_files, database_place, head_files
+from switchyard.domain.errors import AlreadyRunning
 from switchyard.flow.readers.audit import AuditWriter
 from switchyard.flow.readers.head import HeadKeeper
+from switchyard.flow.readers.lease import InstallationLease
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.settings import journal_key
+
+log = structlog.get_logger()
+
+
+async def start_lease(core: Core, stack: AsyncExitStack) -> None:
+    """Keep a copy of this database from starting beside it, where both have the same state folder or Redis."""
+    settings, installation = core.settings, core.installation.id
+    if settings.database_url is None:
+        try:
+            lock = lock_beside(settings.state_dir / f"writer-{installation}")
+        except OSError as error:
+            log.warning("lease_not_taken", lease=str(settings.state_dir), error=str(error))
+        else:
+            if lock is None:
+                raise AlreadyRunning(
+                    f"another process runs this installation ({installation}) on another data folder: one is a copy "
+                    "of the other, and two copies execute orders twice. Stop the other process; to try a copy out, "
+                    "give it another SWITCHYARD_STATE_DIR and no way to the venues"
+                )
+            stack.callback(os.close, lock)
+    if settings.idempotency.cache.redis_url is not None:
+        from switchyard.adapters.redis.lease import RedisLease  # loading the client takes long: see `caches.py`
+
+        client = RedisLease(settings.idempotency.cache.redis_url, installation)
+        stack.callback(client.close)
+        holder = await core.database.identity()
+        core.lease = InstallationLease(client, holder, clock=core.clock, metrics=core.metrics)
+        await core.lease.open()
+        core.supervisor.start(stack, "lease", core.lease.run)
 
 
 async def start_head(core: Core, stack: AsyncExitStack) -> None:

@@ -1,6 +1,7 @@
 """The checks of `/health/ready`, for each role."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 
 from switchyard.bootstrap.backoffice import BackOffice
@@ -8,8 +9,10 @@ from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.pdca import PdcaOffice
 from switchyard.bootstrap.venue_states import venue_states
+from switchyard.bootstrap.venues import clock_offset_of
 from switchyard.domain.readiness import Check
 from switchyard.flow.health.readiness import (
+    DATABASE,
     ReadinessChecks,
     check_clock,
     check_disks,
@@ -27,8 +30,16 @@ def process_checks(core: Core, *, sends: bool) -> ReadinessChecks:
     checks.add("worker", partial(_check_worker, core, sends=sends))
     checks.add("venues", partial(check_venues, states))
     checks.add("disk", partial(check_disks, core.disks))
-    checks.add("clock", partial(check_clock, core.clock, core.wall_clock))
+    checks.add("clock", partial(check_clock, core.clock, core.wall_clock, partial(clock_offsets, core)))
     return checks
+
+
+def clock_offsets(core: Core) -> dict[str, timedelta]:
+    """This machine's wall clock minus the database's, and minus that of each venue whose answers show it."""
+    ahead = core.wall_clock.now() - core.clock.now()
+    venues = {name: clock_offset_of(venue) for name, venue in core.venues.items()}
+    offsets: dict[str, timedelta] = {name: ahead - offset for name, offset in venues.items() if offset is not None}
+    return {DATABASE: core.clock.database_offset, **offsets}
 
 
 def add_cache_check(checks: ReadinessChecks, core: Core, caches: Caches) -> None:
@@ -64,6 +75,8 @@ def add_bus_check(checks: ReadinessChecks, problem: Callable[[], str | None]) ->
 async def _check_process(core: Core) -> Check:
     if core.supervisor.stop.is_set():
         return Check("process", "failed", "it is stopping")
+    if core.lease is not None and core.lease.lost_to is not None:
+        return Check("process", "degraded", f"a copy of this database is running: {core.lease.lost_to}")
     return Check("process", "ok", "it accepts requests")
 
 

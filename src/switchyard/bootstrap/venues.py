@@ -55,6 +55,11 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
     return venue
 
 
+def clock_offset_of(venue: Venue) -> timedelta | None:
+    """How far the venue's clock is ahead of ours; None where its answers do not show it, or not yet."""
+    return venue.clock_offset if isinstance(venue, HttpVenue) else None
+
+
 def names_at(settings: VenueSettings) -> VenueNames:
     """The broker's names of our accounts and symbols."""
     return VenueNames(settings.accounts, settings.symbols)

@@ -1,6 +1,8 @@
 """The stages of a worker: send from the outbox, resolve doubt, and per venue synchronise, record reports and sweep."""
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from functools import partial
 
 import structlog
@@ -9,6 +11,7 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.bootstrap.databases import lookup_decides
 from switchyard.bootstrap.rates import open_rates
+from switchyard.bootstrap.venues import clock_offset_of
 from switchyard.domain.ids import VenueName, WorkerId, tag_of
 from switchyard.flow.executions.gaps import GapWatch
 from switchyard.flow.executions.gate import VenueGate
@@ -17,6 +20,7 @@ from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
 from switchyard.flow.health.breaker import VenueBreaker
+from switchyard.flow.health.copies import CopyWatch
 from switchyard.flow.health.shared import HealthWriter
 from switchyard.flow.history.restore import mark_read, restored_at, was_read
 from switchyard.flow.kill.cancels import KillCancels
@@ -47,7 +51,8 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     )
     await sent_ids.start()
     core.health.watch(map(partial(_breaker, core), core.settings.venues))
-    dispatcher = await _start_dispatcher(core, sent_ids, stack)
+    copies: dict[VenueName, CopyWatch] = {}
+    dispatcher = await _start_dispatcher(core, sent_ids, copies, stack)
     core.window.start(dispatcher, core.settings.outbox_batch_size * core.settings.outbox_parallelism)
     cancels = KillCancels(
         kills=core.database.kills,
@@ -63,9 +68,11 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
         writer = HealthWriter(core.health, core.settings.venue_names, core.sequencer.commit, core.clock)
         core.supervisor.start(stack, "venue health", writer.run)
     for venue in core.venues.values():
-        watch = _start_resolver(core, venue, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
-        core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, watch))
+        copies[venue.name] = await _copy_watch(core, venue)
+        watch = _start_resolver(core, venue, copies[venue.name], stack)
+        core.supervisor.start(stack, f"copies {venue.name}", copies[venue.name].run)
+        core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, watch, copies[venue.name]))
 
 
 def _breaker(core: Core, venue: VenueSettings) -> VenueBreaker:
@@ -86,7 +93,27 @@ def _mass_cancels(core: Core) -> dict[VenueName, MassCancel]:
     }
 
 
-def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWatch:
+def _key_ttl(core: Core) -> timedelta:
+    return max(core.settings.idempotency_ttl, core.settings.do_key_ttl)
+
+
+async def _copy_watch(core: Core, venue: Venue) -> CopyWatch:
+    restored = await restored_at(core.database.journal)
+    watch = CopyWatch(
+        venue.name,
+        journal=core.database.journal,
+        commit=core.sequencer.commit,
+        clock=core.clock,
+        metrics=core.metrics,
+        lock=core.gates[venue.name].lock,
+        clock_offset=partial(clock_offset_of, venue),
+        explained_until=None if restored is None else restored + _key_ttl(core),
+    )
+    await watch.look()
+    return watch
+
+
+def _start_resolver(core: Core, venue: Venue, copies: CopyWatch, stack: AsyncExitStack) -> VenueWatch:
     """Watch whether the venue answers, and settle its doubts; each venue alone, so that none waits for another."""
     watch = VenueWatch(venue, clock=core.clock, metrics=core.metrics, breaker=core.health.breaker(venue.name))
     resolver = Resolver(
@@ -97,15 +124,17 @@ def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWat
         commit=core.sequencer.commit,
         clock=core.clock,
         metrics=core.metrics,
+        note_found=copies.note_found,
     )
     core.supervisor.start(stack, f"watch {venue.name}", watch.run)
     core.supervisor.start(stack, f"resolve {venue.name}", resolver.run)
     return watch
 
 
-async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack) -> Dispatcher:
+async def _start_dispatcher(
+    core: Core, sent_ids: SentIds, copies: Mapping[VenueName, CopyWatch], stack: AsyncExitStack
+) -> Dispatcher:
     settings, database = core.settings, core.database
-    key_ttl = max(settings.idempotency_ttl, settings.do_key_ttl)
     worker = WorkerId("wrk_" + fresh_ulid(core.clock, core.randomness))
     lanes = core.lanes = HeldLanes(database.lanes, worker, core.clock)
     dispatcher = Dispatcher(
@@ -128,7 +157,7 @@ async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack
         was_read=partial(was_read, database.journal),
         lost_keys=LostKeys(
             await restored_at(database.journal),
-            key_ttl,
+            _key_ttl(core),
             core.venues,
             core.clock,
             lambda symbol: core.router.route_for(symbol).venues,
@@ -140,6 +169,7 @@ async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack
         choice=core.choice,
         rates=open_rates(core, stack),
         first_reports=core.first_reports,
+        note_answer=lambda order, row, answer: copies[row.venue].note_answer(order, row, answer),
         tracer=core.tracer,
     )
     core.health.on_change = core.wakes.dispatch.notify
@@ -164,7 +194,7 @@ def _gate(core: Core, venue: VenueName, dispatcher: Dispatcher) -> VenueGate:
     )
 
 
-async def _follow(core: Core, venue: Venue, watch: VenueWatch) -> None:
+async def _follow(core: Core, venue: Venue, watch: VenueWatch, copies: CopyWatch) -> None:
     """Record what happened at the venue while no worker ran, open it for sending, then record its reports."""
     gate = core.gates[venue.name]
     decides = lookup_decides(core.settings, venue.name)
@@ -180,6 +210,7 @@ async def _follow(core: Core, venue: Venue, watch: VenueWatch) -> None:
         gate=gate,
         is_ours=lambda client_id: tag_of(client_id) == core.installation.tag,
         trading_day=core.settings.risk.stateful.trading_day,
+        copies=copies,
     )
     sync = VenueSync(venue, recorder, journal=core.database.journal, clock=core.clock, metrics=core.metrics, gate=gate)
     await sync.run()

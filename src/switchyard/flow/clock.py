@@ -145,6 +145,11 @@ class DatabaseClock:
         """The time right after it last went forward by more than any process had measured."""
         return self._jumped_at
 
+    @property
+    def database_offset(self) -> timedelta:
+        """This machine's wall clock minus the database's, as of the last look."""
+        return self._clock.now() - self.now() - self._difference
+
     def now(self) -> datetime:
         """The time of all processes; this process's own time before `start`, which precedes every stage."""
         return self._clock.now() if self._anchor is None else self._at(self._ticks())

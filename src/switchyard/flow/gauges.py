@@ -5,7 +5,7 @@ Reads the database, the cache and the disks; writes only the gauges.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Protocol
 
@@ -58,6 +58,8 @@ class Gauges:
         """Set where the process has an idempotency cache."""
         self.audit_seq: Callable[[], int | None] = lambda: None
         """The last event in the audit file; none where this process does not write it."""
+        self.clock_offsets: Callable[[], Mapping[str, timedelta]] = dict
+        """This machine's wall clock minus each other clock, by name."""
         self.rechecks: Callable[[], Awaitable[Tally]] | None = None
         """How many rechecks have ended; set in a process that serves their API."""
 
@@ -65,6 +67,8 @@ class Gauges:
         """Read everything and set the gauges; those of a database that does not answer keep their values."""
         self._metrics.queue_depth.set(self._sequencer.depth)
         self._metrics.process.clock_skew.set((self._wall_clock.now() - self._clock.now()).total_seconds())
+        for name, offset in self.clock_offsets().items():
+            self._metrics.process.clock_offset.labels(name).set(offset.total_seconds())
         if self.cache is not None:
             self._metrics.cache.show(await self.cache.stats())
         await show_disks(self._disks, self._metrics)

@@ -97,6 +97,8 @@ class Accepted(msgspec.Struct, frozen=True):
     """Whether the venue answered that it had the order before this attempt."""
     reports: tuple[ExecutionReport, ...] = ()
     """The first reports on the order, where they came with the answer; `Venue.reports` returns them too."""
+    accepted_at: datetime | None = None
+    """When the venue took the order, by its own clock, where the answer shows it."""
 
 
 class VenueRejected(msgspec.Struct, frozen=True):
@@ -164,6 +166,8 @@ class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The total quantity, where the venue shows it; another one than ours raises an alarm."""
     symbol: str | None = None
     """The venue's name of the instrument, where it shows it; for people."""
+    accepted_at: datetime | None = None
+    """When the venue took the order, by its own clock, where it shows it."""
 
 
 class UnreadableReport(msgspec.Struct, frozen=True, kw_only=True):

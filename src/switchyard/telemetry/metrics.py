@@ -248,6 +248,17 @@ class Metrics:
             "venue_state", "1 if orders are sent to the venue, 0 while it is closed", ["venue"], registry=registry
         )
         self.overfills = Counter("orders_overfilled_total", "Orders filled beyond their quantity", registry=registry)
+        self.copy_evidence = Counter(
+            "venue_copy_evidence_total",
+            "Signs that a second installation sends to the venue from a copy of the database, by venue",
+            ["venue", "evidence"],
+            registry=registry,
+        )
+        self.lease_lost = Gauge(
+            "installation_lease_lost",
+            "1 while another copy of the database holds the lease of this installation",
+            registry=registry,
+        )
         self.audit_seq = Gauge("audit_written_seq", "Journal number of the audit file's last line", registry=registry)
         self.audit_cuts = Counter(
             "audit_file_cuts_total", "Times that lines were missing at the audit file's end", registry=registry

@@ -26,6 +26,12 @@ class ProcessMetrics:
         self.clock_skew = Gauge(
             "clock_skew_seconds", "This machine's wall clock minus the time in use", registry=registry
         )
+        self.clock_offset = Gauge(
+            "clock_offset_seconds",
+            "This machine's wall clock minus that of the database or of a venue",
+            ["against"],
+            registry=registry,
+        )
 
     def describe(self, role: str) -> None:
         """Set the version and the role."""

@@ -30,6 +30,10 @@ class MemoryDatabase:
         self.keys = MemoryKeyStore(self.journal)
         self.time = MemoryTime(self.journal, clock)
 
+    async def identity(self) -> str:
+        """This object."""
+        return f"memory {id(self)}"
+
     def listen(self, callback: Callable[[], None]) -> None:
         """Do nothing: no other process writes to this journal."""
 

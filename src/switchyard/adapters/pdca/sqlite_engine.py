@@ -12,6 +12,7 @@ import apsw
 
 from switchyard.adapters.pdca.session import Dialect, Row
 from switchyard.adapters.sqlite.connections import connect
+from switchyard.adapters.sqlite.open_files import OpenFiles
 from switchyard.domain.chain import GENESIS, stamp
 from switchyard.domain.errors import CannotStart, OutcomeUnknown, SchemaMismatch
 from switchyard.ports.pdca import PdcaUnavailable
@@ -124,8 +125,8 @@ class SqliteEngine:
         self._path = path
         self._writer = _Thread(path, "pdca-writer")
         self._reader = _Thread(path, "pdca-reader")
-        self._file: tuple[int, int] | None = None
-        """Which file was opened: another one may take its place while it is open."""
+        self._files: OpenFiles | None = None
+        """Set once the file is open: another one may take its place."""
 
     @classmethod
     async def open(cls, path: Path) -> "SqliteEngine":
@@ -142,7 +143,7 @@ class SqliteEngine:
         except BaseException:
             await engine.close()
             raise
-        engine._file = _file_at(path)
+        engine._files = OpenFiles(path)
         return engine
 
     @asynccontextmanager
@@ -181,9 +182,13 @@ class SqliteEngine:
 
     def _begin(self, connection: apsw.Connection, statement: str) -> None:
         """Begin a transaction; a file that was removed or replaced would lose it at the next start."""
-        if _file_at(self._path) != self._file:
-            raise PdcaUnavailable(f"{self._path} was removed or replaced while it was open: restart this process")
+        if problem := self._problem():
+            raise PdcaUnavailable(problem)
         connection.execute(statement)
+
+    def _problem(self) -> str | None:
+        problem = None if self._files is None else self._files.problem
+        return problem and f"{problem}: restart this process"
 
     async def _commit(self) -> None:
         try:
@@ -192,6 +197,8 @@ class SqliteEngine:
             raise
         except apsw.Error as error:
             raise OutcomeUnknown(f"the PDCA store failed on the disk: {error}") from error
+        if problem := self._problem():
+            raise OutcomeUnknown(problem)
 
 
 class _Thread:
@@ -244,14 +251,6 @@ class _SqliteSession:
         """Run a statement; the parameters are named by their numbers."""
         named = {str(number): _stored(value) for number, value in enumerate(values, 1)}
         return await self._thread.run(lambda connection: connection.execute(sql, named).fetchall())
-
-
-def _file_at(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _stored(value: Any) -> Any:

@@ -18,6 +18,9 @@ from switchyard.adapters.postgres.relay_leases import PostgresRelayLeases
 from switchyard.adapters.postgres.strategy_orders import PostgresStrategyOrders
 from switchyard.adapters.system_clock import SystemClock
 
+# A copy made by `pg_dump` or from a template has another number or another server; a standby has the same.
+IDENTITY = "SELECT system_identifier, oid FROM pg_control_system(), pg_database WHERE datname = current_database()"
+
 
 class PostgresDatabase:
     """The engine that several gateways, workers and readers share."""
@@ -55,6 +58,11 @@ class PostgresDatabase:
         """Bring the database's schema to this version; returns the version."""
         async with single_connection(url) as connection:
             return await migrations.upgrade(connection)
+
+    async def identity(self) -> str:
+        """The server's own id and the database's number in it."""
+        [(server, database)] = await self._reader.rows(IDENTITY)
+        return f"PostgreSQL {server}, database {database}"
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Call back after each commit, of this process or another."""

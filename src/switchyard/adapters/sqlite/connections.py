@@ -13,7 +13,7 @@ import structlog
 
 from switchyard.adapters.files.lock import lock_beside
 from switchyard.adapters.files.private import create_file
-from switchyard.adapters.sqlite.identity import FileIdentity
+from switchyard.adapters.sqlite.open_files import OpenFiles
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
 
 T = TypeVar("T")
@@ -55,6 +55,8 @@ def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         # SQLite waits for the lock of another writer only if the transaction has not read anything yet.
         connection.transaction_mode = "IMMEDIATE"
+        # The first read creates the WAL and its index, also of a new file.
+        connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
     connection.execute("PRAGMA cache_size = -65536")
     return connection
 
@@ -86,10 +88,10 @@ class Connections:
         self._lock = hold_alone(path)
         try:
             self.writer = connect(path)
+            self._files = OpenFiles(path)
         except BaseException:
             os.close(self._lock)
             raise
-        self.file = FileIdentity(path)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
         self._local = threading.local()
@@ -98,11 +100,11 @@ class Connections:
         self._checkpointer.start()
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run in the writer thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._writing, work, self.writer)
+        """Run in the writer thread; raises JournalBroken if the files were replaced before the work was done."""
+        return await asyncio.get_running_loop().run_in_executor(self._writing, self._with_writer, work)
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run in a reader thread, in parallel with the writer."""
+        """Run in a reader thread, in parallel with the writer; raises JournalBroken as `write` does."""
         return await asyncio.get_running_loop().run_in_executor(self._reading, self._with_reader, work)
 
     def close(self) -> None:
@@ -119,11 +121,21 @@ class Connections:
         self.writer.close()
         os.close(self._lock)
 
+    def _with_writer(self, work: Callable[[apsw.Connection], T]) -> T:
+        # After the work: what was committed to files that are still in their place then was committed to them.
+        try:
+            return work(self.writer)
+        finally:
+            self._files.check()
+
     def _with_reader(self, work: Callable[[apsw.Connection], T]) -> T:
-        connection = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = connect(self._path, readonly=True)
-        return work(connection)
+        try:
+            connection = getattr(self._local, "connection", None)
+            if connection is None:
+                connection = self._local.connection = connect(self._path, readonly=True)
+            return work(connection)
+        finally:
+            self._files.check()
 
     def _run_checkpoints(self) -> None:
         connection = connect(self._path)

@@ -1,6 +1,7 @@
 """One SQLite file behind all database ports: opens the file, checks its schema, builds the adapters."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,14 +17,15 @@ from switchyard.adapters.sqlite.liveness import SqliteLiveness
 from switchyard.adapters.sqlite.queries import SqliteQueries
 from switchyard.adapters.sqlite.relay_leases import SqliteRelayLeases
 from switchyard.adapters.sqlite.strategy_orders import SqliteStrategyOrders
-from switchyard.adapters.system_clock import SystemClock
+from switchyard.adapters.system_clock import SystemClock, boot_id
 
 
 class SqliteDatabase:
     """The embedded engine: durable, for one process."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, path: Path) -> None:
         self._connections = connections
+        self._path = path
         self.journal = SqliteJournal(connections)
         self.queries = SqliteQueries(connections)
         self.kills = SqliteKills(connections)
@@ -47,7 +49,7 @@ class SqliteDatabase:
         connections = Connections(path)
         try:
             migrations.check(connections.writer)
-            return cls(connections)
+            return cls(connections, path)
         except BaseException:
             connections.close()
             raise
@@ -61,6 +63,11 @@ class SqliteDatabase:
     async def upgrade(path: Path) -> int:
         """Bring the file's schema to this version, completely or not at all; returns the version."""
         return await asyncio.to_thread(migrations.upgrade, path)
+
+    async def identity(self) -> str:
+        """The file itself, which the file lock gives to one process, and the machine since its last start."""
+        file = await asyncio.to_thread(self._path.stat)
+        return f"{socket.gethostname()}:{self._path.absolute()} (boot {boot_id()}, file {file.st_dev}:{file.st_ino})"
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Does nothing: no other process writes to an embedded journal."""

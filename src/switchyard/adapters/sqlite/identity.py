@@ -1,26 +1,18 @@
 """The journal's identity on SQLite: the installation and the epochs. All functions run in the writer thread."""
 
-import os
-import time
 from datetime import datetime
-from pathlib import Path
 
 import apsw
 import msgspec
 
 from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Cursor
-from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.ids import Installation
 from switchyard.ports.epochs import EPOCH_GAP
 from switchyard.ports.journal import Epoch
 
 # The text of the trigger's RAISE, when the head is not the one that this process saw last.
 ANOTHER_HISTORY = "another history"
-
-# A look at the file releases the GIL, and the writer then waits for it: one look per commit cost a twentieth of the
-# throughput. What is committed in this time after the file was replaced is lost with the file, like all that it held.
-CHECK_SECONDS = 0.05
 
 _KEEP_INSTALLATION = "UPDATE installation SET id = coalesce(?, id), tag = coalesce(?, tag)"
 _SET_INSTALLATION = "INSERT OR REPLACE INTO installation (one, id, tag) VALUES (1, ?, ?)"
@@ -81,28 +73,3 @@ def open_epoch(
         connection.execute(_ADD_EPOCH, (epoch, seq + 1, last_seq, stamp(now)))
         if marker is not None:
             set_cursor(connection, msgspec.structs.replace(marker, epoch=epoch, seq=seq))
-
-
-class FileIdentity:
-    """The database file as it was opened, to notice another file under its path."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._opened = path.stat()
-        self._checked_at = time.monotonic()
-
-    def check(self) -> None:
-        """Raise HistoryMismatch if the path no longer names the open file; looks at most once per CHECK_SECONDS."""
-        now = time.monotonic()
-        if now - self._checked_at < CHECK_SECONDS:
-            return
-        try:
-            is_same = os.path.samestat(self._path.stat(), self._opened)
-        except FileNotFoundError:
-            is_same = False
-        if not is_same:
-            raise HistoryMismatch(
-                f"{self._path} was moved, removed or replaced while this process had it open: nothing more is written. "
-                "If an older file was restored, run `switchyard db restored` before the next start"
-            )
-        self._checked_at = now

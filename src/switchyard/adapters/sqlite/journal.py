@@ -212,7 +212,6 @@ class SqliteJournal:
         self, connection: apsw.Connection, group_id: str, changes: Sequence[Change], now: datetime
     ) -> list[Outcome]:
         self._check_not_broken()
-        self._connections.file.check()
         try:
             return self._write(connection, group_id, changes, now, thorough=has_amend(changes))
         except GroupRejected:

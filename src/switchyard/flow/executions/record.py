@@ -33,6 +33,7 @@ from switchyard.flow.executions.identify import is_known_end, new_reports, of_or
 from switchyard.flow.executions.left import LeftOrders
 from switchyard.flow.executions.revisions import Revisions
 from switchyard.flow.executions.strays import IsOurs, Strays, is_never_ours, note_reused_id
+from switchyard.flow.health.copies import CopyWatch
 from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
@@ -69,8 +70,10 @@ class Recorder:
         gate: VenueGate | None = None,
         is_ours: IsOurs = is_never_ours,
         trading_day: TradingDay | None = None,
+        copies: CopyWatch | None = None,
     ) -> None:
         self._trading_day = trading_day
+        self._copies = copies
         self._venue = venue
         self._journal = journal
         self._queries = queries
@@ -366,6 +369,8 @@ class Recorder:
         waited = order.updated_at - order.accepted_at
         self._metrics.accept_to_report.observe(waited.total_seconds() * 1000)
         self._compare_totals(order, report)
+        if self._copies is not None:
+            self._copies.note_report(before, order, report)
         if order.filled_qty > order.qty:
             self._metrics.overfills.inc()
             log.error("order_overfilled", order_id=order.order_id, exec_id=report.exec_id, filled=str(order.filled_qty))

@@ -4,7 +4,7 @@ Reads the journal, the disks, the clocks and the state of the stages; writes not
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 
 from switchyard.domain.errors import SwitchyardError
@@ -25,6 +25,10 @@ DISK_FREE_MIN = 256 * MEBIBYTE
 DISK_FREE_LOW = 2048 * MEBIBYTE
 # As `flow.clock.STEP_MIN`: drift stays far below.
 CLOCK_DIFFERENCE_MAX = timedelta(seconds=1)
+# A venue's clock is read from its answers: to a whole second (`Date`), and as late as the answer was on its way.
+VENUE_DIFFERENCE_MAX = timedelta(seconds=2)
+# The name of the database's clock among the others.
+DATABASE = "database"
 
 Probe = Callable[[], Awaitable[Check]]
 
@@ -94,11 +98,22 @@ async def check_disks(disks: Disks) -> Check:
     return Check("disk", "degraded" if space.free < DISK_FREE_LOW else "ok", detail)
 
 
-async def check_clock(clock: Clock, wall_clock: Clock) -> Check:
-    """Whether this machine's wall clock agrees with the time in use, which all processes share."""
+async def check_clock(clock: Clock, wall_clock: Clock, offsets: Callable[[], Mapping[str, timedelta]] = dict) -> Check:
+    """Whether this machine's wall clock agrees with the time in use, which all processes share, and with other clocks.
+
+    `offsets` are those against the database and the venues. Nothing is decided by them: the difference to a venue is
+    taken off where times are compared.
+    """
     difference = wall_clock.now() - clock.now()
-    detail = f"this machine's wall clock is {difference.total_seconds():+.3f} s from the time in use"
-    return Check("clock", "degraded" if abs(difference) > CLOCK_DIFFERENCE_MAX else "ok", detail)
+    others = offsets()
+    texts = [f"{offset.total_seconds():+.3f} s from {name}" for name, offset in others.items()]
+    own = f"{difference.total_seconds():+.3f} s from the time in use"
+    detail = f"this machine's wall clock is {', '.join((own, *texts))}"
+    is_far = abs(difference) > CLOCK_DIFFERENCE_MAX or any(
+        abs(offset) > (CLOCK_DIFFERENCE_MAX if name == DATABASE else VENUE_DIFFERENCE_MAX)
+        for name, offset in others.items()
+    )
+    return Check("clock", "degraded" if is_far else "ok", detail)
 
 
 async def check_venues(states: Callable[[], Sequence[VenueState]]) -> Check:

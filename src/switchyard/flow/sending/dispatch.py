@@ -27,7 +27,7 @@ from switchyard.flow.sending.instead import Instead
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys, is_stray
 from switchyard.flow.sending.moved import log_moved
-from switchyard.flow.sending.outcomes import FirstReports, OutcomeWriter
+from switchyard.flow.sending.outcomes import FirstReports, NoteAnswer, OutcomeWriter, ignore_answer
 from switchyard.flow.sending.rates import VenueRates
 from switchyard.flow.sending.recover import Recovery, WasRead, always_read
 from switchyard.flow.sending.resend import FirstSends
@@ -77,6 +77,7 @@ class Dispatcher:
         sent_ids: SentIds | None = None,
         guard: Guard | None = None,
         first_reports: Mapping[VenueName, FirstReports] | None = None,
+        note_answer: NoteAnswer = ignore_answer,
         health: HealthBoard | None = None,
         choice: VenueChoice | None = None,
         rates: VenueRates | None = None,
@@ -116,6 +117,7 @@ class Dispatcher:
             first_sends=self._first_sends,
             first_reports={} if first_reports is None else first_reports,
             can_move=lambda order: self._failover.can_move(order, self._sendable),
+            note_answer=note_answer,
         )
         self._failover = Failover(
             choice=choice,

@@ -64,6 +64,14 @@ class FirstReports(Protocol):
         ...
 
 
+NoteAnswer = Callable[[Order, OutboxRow, Accepted], None]
+"""Told about an order that a venue has confirmed, and the attempt that it answered."""
+
+
+def ignore_answer(_order: Order, _row: OutboxRow, _answer: Accepted) -> None:
+    """The default `note_answer`: do nothing."""
+
+
 def _never(_order: Order) -> bool:
     return False
 
@@ -84,8 +92,10 @@ class OutcomeWriter:
         first_sends: FirstSends,
         first_reports: Mapping[VenueName, FirstReports],
         can_move: Callable[[Order], bool] = _never,
+        note_answer: NoteAnswer = ignore_answer,
     ) -> None:
         """`can_move`: whether an order that is proven unsent leaves its venue at once."""
+        self._note_answer = note_answer
         self._worker = worker
         self._sequencer = sequencer
         self._venues = venues
@@ -251,6 +261,7 @@ class OutcomeWriter:
         if written.status in SETTLED:
             self._metrics.retries.observe(row.attempt - 1)
         if row.kind == "new" and isinstance(outcome, Accepted):
+            self._note_answer(order, row, outcome)
             waited = order.updated_at - order.accepted_at
             self._metrics.accept_to_sent.observe(waited.total_seconds() * 1000)
         if written.last_error == "CONTRADICTED":

@@ -5,12 +5,14 @@ waiting is on the monotonic clock and in memory: a restart starts it anew.
 """
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 
 import structlog
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.flow.decide import Commit, decide
 from switchyard.flow.sending.answering import VenueWatch
@@ -69,8 +71,10 @@ class Resolver:
         commit: Commit,
         clock: Clock,
         metrics: Metrics,
+        note_found: Callable[[Order, VenueOrder], None] | None = None,
     ) -> None:
         self._watch = watch
+        self._note_found = note_found
         self._venue = watch.venue
         self._journal = journal
         self._queries = queries
@@ -152,6 +156,8 @@ class Resolver:
         if change is None:
             return False
         verdict = "absent" if found is None else "found"
+        if found is not None and self._note_found is not None:
+            self._note_found(due.state.order, found)
         self._metrics.resolved.labels(verdict).inc()
         trace_id = due.state.order.trace_id
         with resumed(due.row.traceparent):

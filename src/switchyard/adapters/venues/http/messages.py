@@ -88,6 +88,7 @@ def venue_order(response: OrderResponse) -> VenueOrder:
         fills=tuple(map(_venue_fill, response.fills)),
         qty=None if response.qty is None else canonical(response.qty),
         symbol=response.symbol,
+        accepted_at=response.accepted_at,
     )
 
 

@@ -102,7 +102,7 @@ def _submitted(order: Order, exchange: Exchange, now: datetime, final_errors: Fi
             problem = decoded(body, ErrorResponse)
             shown = None if problem is None else problem.order
             if shown is not None and shows(order, shown):
-                return Accepted(shown.broker_order_id, already_processed=True)
+                return Accepted(shown.broker_order_id, already_processed=True, accepted_at=shown.accepted_at)
             rejected = _final_rejection(exchange, final_errors)
             return rejected or Ambiguous("CONFLICT", problem.error if problem else "no reason given")
         case _:
@@ -201,7 +201,7 @@ def _accepted(order: Order, answer: OrderResponse | None) -> SendOutcome:
         return Ambiguous("UNKNOWN", "the answer is about another order")
     if answer.status == "rejected":
         return VenueRejected("BROKER_REJECTED")
-    return Accepted(answer.broker_order_id)
+    return Accepted(answer.broker_order_id, accepted_at=answer.accepted_at)
 
 
 def _is_about(client_id: VenueClientOrderId, answer: OrderResponse) -> bool:

@@ -5,7 +5,7 @@ never retries a send.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, Literal, TypeGuard
 from urllib.parse import quote as quoted
@@ -146,6 +146,11 @@ class HttpVenue(OneByOne):
     def capabilities(self) -> Capabilities:
         """As configured: a broker states its guarantees in its documents, not in its responses."""
         return self._capabilities
+
+    @property
+    def clock_offset(self) -> timedelta | None:
+        """How far the broker's clock is ahead of ours, as its last answers show it."""
+        return self._time.skew if self._time.is_known else None
 
     async def start(self) -> None:
         """Create the connection pools."""
@@ -356,7 +361,7 @@ class HttpVenue(OneByOne):
             return None
         if response is None or not shows(order, response):
             return None
-        return Accepted(response.broker_order_id, already_processed=True)
+        return Accepted(response.broker_order_id, already_processed=True, accepted_at=response.accepted_at)
 
     def _expires_at(self, order: Order) -> datetime | None:
         """When the broker must reject the request, in its own time.

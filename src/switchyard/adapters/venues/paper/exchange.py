@@ -42,6 +42,7 @@ from switchyard.ports.venue import (
     SendOutcome,
     Unsent,
     VenueOrder,
+    VenueUnavailable,
     ignore_departure,
 )
 
@@ -203,7 +204,9 @@ class PaperExchange:
         return await asyncio.to_thread(statement_page, self._path, after, limit)
 
     async def probe(self) -> ProbeResult:
-        """The exchange runs in this process."""
+        """The exchange runs in this process; without its book it takes no orders."""
+        if problem := self._open_store.files.problem:
+            raise VenueUnavailable(f"{problem}: restart this process")
         return "answered"
 
     @property

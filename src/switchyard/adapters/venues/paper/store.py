@@ -14,6 +14,7 @@ import msgspec
 
 from switchyard.adapters.files.lock import lock_beside
 from switchyard.adapters.files.private import create_file
+from switchyard.adapters.sqlite.open_files import OpenFiles
 from switchyard.adapters.venues.paper.book import Book
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
@@ -97,6 +98,7 @@ class Store:
             create_file(path)
             self._connection = apsw.Connection(str(path))
             self.book_id = self._prepared(venue, now)
+            self.files = OpenFiles(path)
         except BaseException:
             os.close(self._lock)
             raise
@@ -140,6 +142,7 @@ class Store:
             self._connection.execute(
                 WRITE_GROUP, (_json(list(orders)), _json(rejections), first_report, _json(reports))
             )
+            self.files.check()
 
     def reports(self, numbers: range) -> list[ExecutionReport]:
         """Return the reports with these numbers, in order."""
