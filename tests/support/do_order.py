@@ -32,10 +32,11 @@ async def do_order(gateway: RunningGateway, key: str, *, account: str | None = N
 
 
 async def post(process: Process, key: str, **changes: Any) -> CheckedResponse:
-    """Post an order with a key to a separate process."""
+    """Post an order with a key and a token of `DO_DEFAULT_ACCOUNT` to a separate process."""
+    headers = process.headers("do", key=key)
     async with (
         aiohttp.ClientSession() as session,
-        session.post(process.url + PATH, json=body(key, **changes), headers={"Idempotency-Key": key}) as response,
+        session.post(process.url + PATH, json=body(key, **changes), headers=headers) as response,
     ):
         answer = CheckedResponse(response.status, response.headers.copy(), await response.read())
     Contract().check("POST", PATH, answer.status, answer.headers, answer.body)

@@ -120,8 +120,9 @@ SETTINGS: tuple[Setting, ...] = (
             "`/do/order`: account of requests without a token."),
     Setting("DO_REQUIRE_TOKEN", "do_requires_token", None, parse.flag,
             "`/do/order`: whether a request without a token is rejected with 401. `false`: it uses `DO_DEFAULT_ACCOUNT`, "
-            "from any machine. Unset: it uses that account if the gateway listens on this machine's loopback address "
-            "and the client is on this machine, and is rejected otherwise."),
+            "from any machine that reaches the gateway directly. Unset: it uses that account only if this process sends "
+            "the orders itself, every venue is a paper exchange, the gateway listens on this machine's loopback address "
+            "and the client is on this machine. A request that shows any sign of a proxy always needs a token."),
     Setting("DO_RATE_PER_MIN", "do_rate_per_minute", "60", parse.whole(1, 1_000_000),
             "`/do/order`: requests per minute and client. The client is the account of the token, else the IP address. "
             "Further requests get 429."),

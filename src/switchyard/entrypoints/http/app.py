@@ -136,18 +136,14 @@ class Gateway:
         except RequestError as error:
             await self._reject(error, scope, send)
             return
-        peer = scope["client"]
-        if peer is not None and self.caps.proxies.trusts(peer[0]):
+        if self.caps.proxies.see_through(scope):
             await self._serve_forwarded(scope, receive, send)
         else:
             await self._enter(scope, receive, send)
 
     async def _serve_forwarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request from a trusted proxy as one of the proxy's client, which is counted by its own address."""
-        forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
-        client = self.caps.proxies.client_of(scope["client"][0], forwarded)
-        scope["client"] = client, 0
-        name = limited_as(client)
+        name = limited_as(client_address(scope))
         if not self.caps.enter_client(name):
             await self._reject(TooManyConnections(self.caps.per_address_max), scope, send)
             return
@@ -238,7 +234,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             tokens=tokens,
             rate=engine.caches.rate,
             default_account=settings.do_default_account,
-            needs_token=do_order_needs_token(settings),
+            needs_token=do_order_needs_token(settings, engine.sends),
             bad_tokens=bad_tokens,
             clock=engine.clock,
             randomness=engine.randomness,
@@ -293,5 +289,5 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
 def build_server(settings: Settings, engine: Engine) -> HttpServer:
     """Build the server of the application, with the settings' limits; not started yet."""
     gateway = build_gateway(settings, engine)
-    warn_of_exposure(settings)
+    warn_of_exposure(settings, engine.sends)
     return HttpServer(gateway, host=settings.host, port=settings.port, caps=gateway.caps)
