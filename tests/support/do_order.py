@@ -31,9 +31,9 @@ async def do_order(gateway: RunningGateway, key: str, *, account: str | None = N
     return await gateway.request("POST", PATH, account=account, headers=headers, body=body(key, **changes))
 
 
-async def post(process: Process, key: str, **changes: Any) -> CheckedResponse:
-    """Post an order with a key and a token of `DO_DEFAULT_ACCOUNT` to a separate process."""
-    headers = process.headers("do", key=key)
+async def post(process: Process, key: str, *, account: str = "do", **changes: Any) -> CheckedResponse:
+    """Post an order with a key and a token to a separate process, by default of `DO_DEFAULT_ACCOUNT`."""
+    headers = process.headers(account, key=key)
     async with (
         aiohttp.ClientSession() as session,
         session.post(process.url + PATH, json=body(key, **changes), headers=headers) as response,

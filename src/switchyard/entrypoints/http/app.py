@@ -33,7 +33,7 @@ from switchyard.entrypoints.http.errors import (
 )
 from switchyard.entrypoints.http.exposure import do_order_needs_token, served_names, warn_of_exposure
 from switchyard.entrypoints.http.market import MarketRoutes
-from switchyard.entrypoints.http.monitoring import MonitoringRoutes
+from switchyard.entrypoints.http.monitoring import MonitoringRoutes, monitoring_routes
 from switchyard.entrypoints.http.orders import OrderRoutes
 from switchyard.entrypoints.http.pdca.api import PREFIXES as PDCA_PREFIXES
 from switchyard.entrypoints.http.pdca.api import PdcaApi
@@ -43,7 +43,7 @@ from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
 from switchyard.entrypoints.http.risk import RiskRoutes
 from switchyard.entrypoints.http.streams import StreamEndpoint, StreamRoutes
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address, limited_as
-from switchyard.entrypoints.http.transport.auth import TokenVerifier
+from switchyard.entrypoints.http.transport.auth import verifier
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.bodies import ClientGone
 from switchyard.entrypoints.http.transport.doors import Doors, guarded
@@ -51,7 +51,7 @@ from switchyard.entrypoints.http.transport.protocol import WRITE_RESPONSE
 from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
 from switchyard.entrypoints.web.routes import DashboardRoutes, build_dashboard
 from switchyard.ports.tracing import Tracer
-from switchyard.settings import Settings, jwt_secret
+from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -202,9 +202,7 @@ async def _send_response(response: WireResponse, send: Send) -> None:
 
 def build_gateway(settings: Settings, engine: Engine) -> Gateway:
     """Build the application over a running engine."""
-    tokens = TokenVerifier(
-        jwt_secret(settings), clock=engine.wall_clock, audience=settings.jwt_audience, issuer=settings.jwt_issuer
-    )
+    tokens = verifier(settings, engine.wall_clock)
     bad_tokens = BadTokens(engine.clock)
     endpoint = StreamEndpoint(
         engine.hub,
@@ -261,14 +259,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             venue_states=engine.venue_states,
             tokens=tokens,
         ),
-        monitoring=MonitoringRoutes(
-            metrics=engine.metrics,
-            observer=engine.observer,
-            metrics_token=settings.metrics_token,
-            problems=engine.venue_problems,
-            bus_problem=engine.bus_problem,
-            readiness=engine.readiness,
-        ),
+        monitoring=monitoring_routes(settings, engine, tokens),
         admin=AdminRoutes(engine.kill_switch, tokens),
         crowd=engine.window,
         metrics=engine.metrics,

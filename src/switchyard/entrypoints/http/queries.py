@@ -7,11 +7,15 @@ from decimal import Decimal, InvalidOperation
 from typing import NamedTuple
 
 from switchyard.domain.errors import InvalidField
+from switchyard.domain.ids import OrderId
 
 # 10^12 seconds are the year 33658; 10^12 milliseconds are the year 2001.
 _MILLISECONDS_FROM = 10**12
 # 18 digits fit into the 64-bit integers of both databases.
 _CURSOR = re.compile(r"(after|before):([0-9]{1,18})")
+_ORDER_ID = re.compile(r"ord_[0-9A-Z]{26}")
+# A symbol or strategy with a currency.
+_NAME_LENGTH_MAX = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -67,6 +71,41 @@ def event_cursor(query: Mapping[str, str], name: str) -> EventCursor | None:
     if found is None:
         raise InvalidField(name, "must be after:<event id> or before:<event id>")
     return EventCursor(found[1] == "after", int(found[2]))
+
+
+def order_cursor(query: Mapping[str, str]) -> OrderId | None:
+    """Return the last order of the page before, whose id is the cursor."""
+    text = query.get("cursor")
+    if text is not None and _ORDER_ID.fullmatch(text) is None:
+        raise _no_cursor()
+    return None if text is None else OrderId(text)
+
+
+def name_cursor(query: Mapping[str, str]) -> str:
+    """Return the last name of the page before, from the cursor `after:<name>`; empty for the first page."""
+    text = query.get("cursor")
+    if text is None:
+        return ""
+    prefix, _, name = text.partition(":")
+    if prefix != "after" or not name or not name.isprintable() or len(name) > _NAME_LENGTH_MAX:
+        raise _no_cursor()
+    return name
+
+
+def money_cursor(query: Mapping[str, str]) -> tuple[str, str]:
+    """Return the last name and currency of the page before, from the cursor `after:<name>:<currency>`.
+
+    Both are empty for the first page; a row of no strategy has an empty name.
+    """
+    text = name_cursor(query)
+    name, separator, currency = text.rpartition(":")
+    if text and (not separator or not currency):
+        raise _no_cursor()
+    return name, currency
+
+
+def _no_cursor() -> InvalidField:
+    return InvalidField("cursor", "must be the nextCursor of the previous page, unchanged")
 
 
 def choices(query: Mapping[str, str], name: str, known: Collection[str]) -> tuple[str, ...]:

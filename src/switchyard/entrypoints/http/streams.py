@@ -19,7 +19,6 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import structlog
-from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -63,8 +62,8 @@ class StreamRoutes:
         self._endpoint = endpoint
         self._tokens = tokens
         self.routes = [
-            Route("/orders/{order_id}/stream", _AsgiHandler(self._order)),
-            Route("/stream", _AsgiHandler(self._account)),
+            Route("/orders/{order_id}/stream", _AsgiHandler(self._order), methods=["GET"]),
+            Route("/stream", _AsgiHandler(self._account), methods=["GET"]),
         ]
 
     async def _account(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,8 +83,6 @@ class _AsgiHandler:
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in ("GET", "HEAD"):
-            raise HTTPException(405)
         await self._handler(scope, receive, send)
 
 

@@ -17,6 +17,7 @@ from switchyard.domain import labels
 from switchyard.domain.errors import Forbidden, InvalidField, SettingError, Unauthorized
 from switchyard.domain.ids import AccountId
 from switchyard.ports.clock import Clock
+from switchyard.settings import Settings, jwt_secret
 
 # One algorithm for one kind of key, so that a public key can never be used as a shared secret.
 ALGORITHM = "HS256"
@@ -48,6 +49,9 @@ _REJECTIONS: tuple[tuple[type[jwt.PyJWTError], str, str], ...] = (
 
 # RFC 6749: the scopes of a token are one text, separated by spaces.
 SCOPE = re.compile(r"[!#-\[\]-~]{1,64}")
+OPERATOR_SCOPES = "admin:"
+# Grants nothing but the details of `/health*`, which every other scope of an operator shows too.
+HEALTH_SCOPE = "admin:health"
 
 
 class Grant(NamedTuple):
@@ -58,6 +62,11 @@ class Grant(NamedTuple):
     subject: str
     """The person or program that the token was issued to."""
     scopes: frozenset[str]
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether the token has a scope of operators, such as `admin:kill`."""
+        return any(scope.startswith(OPERATOR_SCOPES) for scope in self.scopes)
 
 
 class TokenVerifier:
@@ -155,6 +164,11 @@ class TokenVerifier:
                 ("TOKEN_INVALID", "the token's header or subject is invalid"),
             )
             raise Unauthorized(reason, message) from error
+
+
+def verifier(settings: Settings, clock: Clock) -> TokenVerifier:
+    """Return the verifier of the settings' secret; `clock`: wall time."""
+    return TokenVerifier(jwt_secret(settings), clock=clock, audience=settings.jwt_audience, issuer=settings.jwt_issuer)
 
 
 def issue_token(
