@@ -202,7 +202,7 @@ async def _send_response(response: WireResponse, send: Send) -> None:
 
 def build_gateway(settings: Settings, engine: Engine) -> Gateway:
     """Build the application over a running engine."""
-    tokens = verifier(settings, engine.wall_clock)
+    tokens = verifier(settings, engine.wall_clock, engine.metrics)
     bad_tokens = BadTokens(engine.clock)
     endpoint = StreamEndpoint(
         engine.hub,

@@ -162,7 +162,7 @@ class BackOfficeRoutes:
 
 def build_backoffice(settings: Settings, office: BackOffice) -> HttpServer:
     """Build the server of the back office's API; not started yet."""
-    tokens = verifier(settings, office.clock)
+    tokens = verifier(settings, office.clock, office.metrics)
     bad_tokens = BadTokens(office.clock)
 
     async def on_error(request: Request, error: Exception) -> Response:

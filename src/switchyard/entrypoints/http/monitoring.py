@@ -144,7 +144,7 @@ def monitoring_routes(settings: Settings, engine: Engine, tokens: TokenVerifier)
 
 def build_monitoring(settings: Settings, engine: Engine) -> ASGIApp:
     """Build an application of these routes, for a worker."""
-    monitoring = monitoring_routes(settings, engine, verifier(settings, engine.wall_clock))
+    monitoring = monitoring_routes(settings, engine, verifier(settings, engine.wall_clock, engine.metrics))
     bad_tokens = BadTokens(engine.clock)
 
     async def on_error(request: Request, error: Exception) -> Response:
