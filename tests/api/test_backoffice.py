@@ -128,6 +128,25 @@ async def test_the_books_show_positions_balances_and_every_entry_of_the_tokens_a
             assert (await office.get(f"/ledger?{query}")).status == 422, query
 
 
+@pytest.mark.parametrize(
+    "path", ["/positions?", "/balances?", "/ledger?", "/pnl?", "/pnl?by=strategy&", "/statement?date=2026-01-05&"]
+)
+async def test_a_cursor_that_no_page_gave_is_named(tmp_path: Path, path: str) -> None:
+    async with trading(tmp_path) as (_, office):
+        for cursor in ("garbage", "JPY", "7", "%00", "after:", "after:%00", "before:JPY", "brk_x"):
+            answer = await office.get(f"{path}cursor={cursor}")
+            assert (answer.status, answer.json.get("field")) == (422, "cursor"), cursor
+        answer = await office.operate("GET", "/admin/breaks?cursor=garbage")
+        assert (answer.status, answer.json["field"]) == (422, "cursor")
+
+
+async def test_a_method_that_a_path_does_not_have_is_405_with_those_that_it_has(tmp_path: Path) -> None:
+    async with trading(tmp_path) as (_, office), aiohttp.ClientSession() as session:
+        for path, allow in (("/positions", "GET, HEAD"), ("/admin/ledger", "POST"), ("/health", "GET, HEAD")):
+            async with session.delete(office.url + path) as response:
+                assert (response.status, response.headers["Allow"]) == (405, allow)
+
+
 async def test_books_that_cannot_be_written_say_so_until_they_have_caught_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +164,8 @@ async def test_books_that_cannot_be_written_say_so_until_they_have_caught_up(
             return bool((await office.get("/health", account=None)).json["status"] == status)
 
         await until(lambda: shows("degraded"))
-        assert (await office.get("/health", account=None)).json["books"] == "no space left"
+        assert (await office.get("/health", account=None)).json["books"] == "NOT_BOOKED"
+        assert (await office.operate("GET", "/health")).json["books"] == "no space left"
         assert (await office.get(f"/statement?date={yesterday}")).json["final"] is False
         monkeypatch.undo()
         await until(lambda: shows("ok"))
@@ -204,8 +224,8 @@ async def test_books_that_stopped_say_so_and_orders_go_on(tmp_path: Path) -> Non
     connection.close()
     async with trading(tmp_path) as (gateway, office):
         health = await office.get("/health", account=None)
-        assert (health.status, health.json["status"]) == (503, "halted")
-        assert "another history" in health.json["reason"]
+        assert (health.status, health.json) == (503, {"status": "halted", "reason": "BOOKS_HALTED"})
+        assert "another history" in (await office.operate("GET", "/health")).json["reason"]
         order_id = (await gateway.place()).json["orderId"]
         await gateway.until_status(order_id, "FILLED")
         assert len((await office.get("/positions")).json["positions"]) == 1

@@ -197,7 +197,7 @@ async def test_after_a_restore_the_books_stop_until_a_person_adopts_the_new_epoc
     declared = await asyncio.to_thread(run_command, "db", "restored", **environment)
     assert declared.returncode == 0, declared.stderr
     async with trading(tmp_path) as (gateway, office):
-        health = await office.get("/health", account=None)
+        health = await office.operate("GET", "/health")
         assert (health.status, "adopt-epoch" in health.json["reason"]) == (503, True)
     adopted = await asyncio.to_thread(run_command, *adopt, **environment)
     assert (adopted.returncode, "2 entries are not in the journal" in adopted.stdout) == (0, True), adopted.stderr

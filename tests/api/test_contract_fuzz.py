@@ -81,7 +81,7 @@ def process_with_an_order(
 
     async def begin() -> str:
         await process.start()
-        await post(process, "first")
+        await post(process, "first", account="demo")
         store = await SqlPdcaStore.on_postgres(database["SWITCHYARD_DATABASE_URL"])
         await tell_story(store)
         await store.close()

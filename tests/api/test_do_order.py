@@ -137,7 +137,7 @@ async def test_partial_fills_are_all_shown_without_a_cache(tmp_path: Path) -> No
 
 
 async def test_without_a_worker_a_gtc_order_waits_and_an_ioc_order_expires(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path, SWITCHYARD_WORKER="false") as gateway:
+    async with running_gateway(tmp_path, SWITCHYARD_WORKER="false", DO_REQUIRE_TOKEN="false") as gateway:
         patient, hasty = await asyncio.gather(do_order(gateway, "patient", **RESTING), do_order(gateway, "hasty"))
         assert (patient.status, patient.json["status"], patient.json["broker_order_id"]) == (201, "accepted", None)
         assert error(hasty) == (503, "BROKER_DOWN")

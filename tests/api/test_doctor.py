@@ -13,10 +13,11 @@ from tests.support.books import KEEPS_BOOKS
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.polling import until
 from tests.support.ports import free_port
-from tests.support.process import ROOT, run_command
+from tests.support.process import ROOT, SECRET, run_command
 
 
 async def command(gateway: RunningGateway, *arguments: str, **settings: str) -> tuple[int, str, str]:
+    settings = {"JWT_HS256_SECRET": SECRET, **settings}
     done = await asyncio.to_thread(run_command, *arguments, "--url", gateway.url, **settings)
     return done.returncode, done.stdout, done.stderr
 
@@ -41,6 +42,8 @@ async def test_a_problem_is_named_with_what_to_do(tmp_path: Path) -> None:
         assert code == 1
         assert "degraded" in out and "not synchronised" in " ".join(out.split())
         assert "docs/operate/venues.md" in out
+        _, out, _ = await command(gateway, "doctor", JWT_HS256_SECRET="of another installation, 32 bytes")
+        assert "not synchronised" not in out and "a token with the scope admin:health" in " ".join(out.split())
         gateway.engine.stop.set()  # as SIGTERM does
 
         async def is_stopping() -> bool:

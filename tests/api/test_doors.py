@@ -1,11 +1,13 @@
 """What every request passes before it is routed: host, origin, media type, codings, path; headers of every answer."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
+from switchyard.entrypoints.http.app import build_gateway
 from tests.support.do_order import body as do_body
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.raw_requests import RawResponse, ask, connection
@@ -322,6 +324,43 @@ async def test_an_encoded_separator_does_not_change_the_route(shared: RunningGat
 async def test_an_encoded_letter_is_the_letter(shared: RunningGateway) -> None:
     token = f"Authorization: Bearer {shared.token()}"
     assert (await ask(shared.url, "GET /%6Frders HTTP/1.1", "Host: localhost", token)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [
+        ("/", "GET, HEAD"),
+        ("/health", "GET, HEAD"),
+        ("/metrics", "GET, HEAD"),
+        ("/orders", "GET, HEAD, POST"),
+        ("/orders/x", "GET, HEAD, PATCH"),
+        ("/orders/x/cancel", "POST"),
+        ("/orders/cancel-all", "GET, HEAD, PATCH, POST"),
+        ("/orders/x/stream", "GET, HEAD"),
+        ("/stream", "GET, HEAD"),
+        ("/do/order", "POST"),
+        ("/admin/kill", "POST"),
+        ("/dashboard/page.js", "GET, HEAD"),
+        ("/openapi.json", "GET, HEAD"),
+        ("/pdca/recheck", "POST"),
+        ("/pdca/strategies/s", "PUT"),
+        ("/gui/strategies", "GET, HEAD"),
+    ],
+)
+async def test_a_method_that_a_path_does_not_have_is_405_with_those_that_it_has(
+    shared: RunningGateway, path: str, allow: str
+) -> None:
+    for method in ("DELETE", "OPTIONS", "PROPFIND"):
+        answer = await ask(shared.url, f"{method} {path} HTTP/1.1", "Host: localhost")
+        assert (answer.status, answer.headers.get("allow", "").upper()) == (405, allow), method
+
+
+async def test_every_route_says_which_methods_it_has(shared: RunningGateway) -> None:
+    for route in build_gateway(shared.engine.settings, shared.engine).routes:
+        path = re.sub("{.*?}", "x", route.path)
+        answer = await ask(shared.url, f"DELETE {path} HTTP/1.1", "Host: localhost")
+        assert answer.status == 405, path
+        assert route.methods is not None and route.methods <= set(answer.headers["allow"].upper().split(", ")), path
 
 
 GUARDS = {

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from switchyard.entrypoints.http.exposure import do_order_needs_token
 from switchyard.entrypoints.http.monitoring import build_monitoring
 from switchyard.entrypoints.http.transport import bad_tokens, protocol
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, limited_as
@@ -284,10 +285,96 @@ async def test_orders_without_a_token_are_for_a_gateway_on_loopback(
         assert (warning["do_order_without_token"] == "rejected") == (status == 401)
 
 
-async def test_a_client_behind_a_proxy_on_this_machine_needs_a_token(tmp_path: Path) -> None:
+PROXY_HEADERS = [
+    "X-Forwarded-For: 203.0.113.7",
+    "X-Forwarded-For: 127.0.0.1",
+    "X-Forwarded-For:",
+    "X_Forwarded_For: 203.0.113.7",
+    "X-Forwarded-Proto: https",
+    "X-Forwarded-Host: orders.example.com",
+    "X-Forwarded-Port: 443",
+    "X-Forwarded: for=203.0.113.7",
+    "Forwarded: for=203.0.113.7",
+    "Forwarded-For: 203.0.113.7",
+    "Via: 1.1 proxy",
+    "X-Real-IP: 203.0.113.7",
+    "X-Client-IP: 203.0.113.7",
+    "X-Cluster-Client-IP: 203.0.113.7",
+    "CF-Connecting-IP: 203.0.113.7",
+    "CF-Ray: 1",
+    "CDN-Loop: cdn",
+    "True-Client-IP: 203.0.113.7",
+    "Fastly-Client-IP: 203.0.113.7",
+    "X-Original-Forwarded-For: 203.0.113.7",
+    "X-Original-URL: /do/order",
+    "X-Original-Host: orders.example.com",
+    "X-Envoy-External-Address: 203.0.113.7",
+    "X-Amzn-Trace-Id: Root=1",
+    "X-Azure-ClientIP: 203.0.113.7",
+    "X-ProxyUser-Ip: 203.0.113.7",
+    "WL-Proxy-Client-IP: 203.0.113.7",
+    "X-Scheme: https",
+]
+
+
+async def test_an_order_that_a_proxy_forwards_needs_a_token(embedded: RunningGateway) -> None:
+    for header in PROXY_HEADERS:
+        assert await place_without_token(embedded.url, "Host: localhost", header) == 401, header
+    assert (await embedded.get("/orders", account="do")).json["orders"] == []
+    # With a token the headers change nothing, and a program of this machine needs none.
+    answer = await embedded.request(
+        "POST", "/do/order", headers={"Via": "1.1 proxy", "Idempotency-Key": "k"}, body=do_body("k")
+    )
+    assert answer.status == 201
+    assert await place_without_token(embedded.url, "Host: localhost", "User-Agent: curl", "traceparent: x") == 201
+
+
+async def test_no_setting_lets_a_proxy_forward_an_order_without_a_token(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, DO_REQUIRE_TOKEN="false") as gateway:
+        assert await place_without_token(gateway.url, "Host: localhost", "X-Real-IP: 203.0.113.7") == 401
+        assert await place_without_token(gateway.url, "Host: localhost") == 201
+
+
+@pytest.mark.parametrize(
+    "forwarded", ["203.0.113.7", "127.0.0.1", "", "nonsense", "unknown", "127.0.0.1, nonsense", None]
+)
+async def test_a_client_behind_a_trusted_proxy_needs_a_token(tmp_path: Path, forwarded: str | None) -> None:
+    headers = () if forwarded is None else (f"X-Forwarded-For: {forwarded}",)
     async with running_gateway(tmp_path, SWITCHYARD_TRUSTED_PROXIES="127.0.0.1") as gateway:
-        assert await place_without_token(gateway.url, "Host: localhost", "X-Forwarded-For: 203.0.113.7") == 401
-        assert await place_without_token(gateway.url, "Host: localhost", "X-Forwarded-For: 127.0.0.1") == 201
+        assert await place_without_token(gateway.url, "Host: localhost", *headers) == 401
+
+
+@pytest.mark.parametrize(
+    ("settings", "needs_token"),
+    [
+        ({"VENUE_URL_SIM": "http://127.0.0.1:1"}, True),
+        ({"VENUE_URL_SIM": "https://user:password@broker.example"}, True),
+        ({"SOR_VENUES": "sim,other", "VENUE_URL_OTHER": "http://127.0.0.1:1"}, True),
+        ({"VENUE_URL_SIM": "null:"}, True),
+        # Other processes send, and where to is not known here.
+        ({"SWITCHYARD_WORKER": "false"}, True),
+        ({"SOR_VENUES": "sim,other"}, None),
+        ({"VENUE_URL_SIM": "http://127.0.0.1:1", "DO_REQUIRE_TOKEN": "false"}, False),
+    ],
+)
+def test_orders_for_a_venue_outside_the_process_need_a_token_unless_a_setting_says_otherwise(
+    settings: dict[str, str], needs_token: bool | None
+) -> None:
+    read = load_settings(settings)
+    assert do_order_needs_token(read, sends=read.worker) is needs_token
+
+
+async def test_a_local_program_needs_a_token_to_reach_a_broker(tmp_path: Path) -> None:
+    """A proxy on this machine that adds no header looks like such a program."""
+    async with running_gateway(tmp_path, VENUE_URL_SIM="http://127.0.0.1:1", VENUE_QUOTES_SIM="none") as gateway:
+        assert await place_without_token(gateway.url) == 401
+        assert (await gateway.get("/orders", account="do")).json["orders"] == []
+
+
+async def test_a_gateway_that_leaves_sending_to_workers_needs_a_token(cluster: Cluster, database_url: str) -> None:
+    process = cluster.process("gateway", SWITCHYARD_DATABASE_URL=database_url)
+    await process.start()
+    assert await place_without_token(process.url) == 401
 
 
 async def test_the_start_warns_of_a_gateway_that_other_machines_can_reach(cluster: Cluster) -> None:

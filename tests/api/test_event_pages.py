@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.support.gateway import RunningGateway
 
 FAR: dict[str, Any] = {"type": "LIMIT", "price": 1}
@@ -86,3 +88,34 @@ async def test_a_malformed_cursor_is_named(gateway: RunningGateway) -> None:
     for cursor in ("7", "after:", "after:-1", "since:7", "after:1234567890123456789", "before:x"):
         answer = await gateway.get(f"/accounts/demo/events?cursor={cursor}")
         assert (answer.status, answer.json["field"]) == (422, "cursor"), cursor
+
+
+GARBAGE = (
+    "garbage",
+    "7",
+    "%00",
+    "after:",
+    "after:%00",
+    "before:BTC",
+    "ord_x",
+    "ord_01JCQ8Z4M0W6T1V9K3X5R7N2BDX",
+    "%F0%9F%A6%86",
+)
+
+
+@pytest.mark.parametrize(
+    "path", ["/orders", "/positions", "/positions?flat=true", "/instruments", "/admin/kills", "/admin/kill/{kill}"]
+)
+async def test_a_cursor_that_no_page_gave_is_named_on_every_route(gateway: RunningGateway, path: str) -> None:
+    token = gateway.token(scopes=["admin:kill"])
+    headers = {"Authorization": f"Bearer {token}"}
+    kill = await gateway.request(
+        "POST", "/admin/kill?wait=0", headers=headers, body={"account": "x", "reason": "cursors"}
+    )
+    path = path.format(kill=kill.json["killId"])
+    for cursor in GARBAGE:
+        if path == "/admin/kills" and cursor == "7":
+            continue  # a position that may exist
+        separator = "&" if "?" in path else "?"
+        answer = await gateway.request("GET", f"{path}{separator}cursor={cursor}", headers=headers)
+        assert (answer.status, answer.json.get("field")) == (422, "cursor"), cursor

@@ -7,6 +7,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from switchyard.adapters.files.durable import replace_file
 from tests.support.process import Process, run_command
 
 
@@ -102,3 +103,21 @@ def test_a_folder_of_all_users_is_rejected(tmp_path: Path) -> None:
     assert done.returncode == 4
     assert "is shared by all users of this machine" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replaced_file_never_goes_through_a_link_that_someone_put_there(tmp_path: Path) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "head.json"
+    victim.write_bytes(b"precious")
+    (tmp_path / "head.json.new").symlink_to(victim)
+    replace_file(path, b"content")
+    assert (victim.read_bytes(), path.read_bytes(), path.is_symlink()) == (b"precious", b"content", False)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert {each.name for each in tmp_path.iterdir()} == {"victim", "head.json", "head.json.new"}, "no draft stays"
+
+
+def test_a_replacement_that_fails_leaves_no_draft(tmp_path: Path) -> None:
+    (tmp_path / "head.json").mkdir()
+    (tmp_path / "head.json" / "file").touch()
+    with pytest.raises(OSError):
+        replace_file(tmp_path / "head.json", b"content")
+    assert [each.name for each in tmp_path.iterdir()] == ["head.json"]

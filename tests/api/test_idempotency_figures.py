@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import structlog
+from prometheus_client import generate_latest
 
 from switchyard.flow.intake.reap import Reaper
 from tests.support.figures import figures_of
@@ -20,7 +21,9 @@ async def place(gateway: RunningGateway, headers: dict[str, str], **changes: Any
 
 
 async def figures(gateway: RunningGateway) -> dict[str, float]:
-    return figures_of((await gateway.get("/metrics", account=None)).body.decode())
+    """The values of this moment; a page of `/metrics` may be a second old."""
+    await gateway.engine.observer.refresh()
+    return figures_of(generate_latest(gateway.engine.metrics.registry).decode())
 
 
 @pytest.mark.parametrize("cache", ["memory", "redis"])

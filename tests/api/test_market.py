@@ -134,7 +134,7 @@ async def test_instruments_lists_the_catalogue_by_symbol_in_pages(tmp_path: Path
             cursor = f"&cursor={page['nextCursor']}"
         assert paged == list(by_symbol)
         assert (await gateway.get("/instruments?limit=0")).status == 422
-        assert (await gateway.get("/instruments?cursor=ZZZ")).json == {"instruments": [], "nextCursor": None}
+        assert (await gateway.get("/instruments?cursor=after:ZZZ")).json == {"instruments": [], "nextCursor": None}
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])

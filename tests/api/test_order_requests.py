@@ -27,7 +27,7 @@ async def events_of(gateway: RunningGateway, order_id: str, account: str = "demo
 
 
 async def test_the_trace_id_is_in_the_order_and_in_its_first_event(gateway: RunningGateway) -> None:
-    await do_order(gateway, "k", **TRACED)
+    await do_order(gateway, "k", account="do", **TRACED)
     [order] = (await gateway.get("/orders", "do")).json["orders"]
     assert (order["traceId"], order["requestedAt"]) == ("trace-7", "2025-08-24T00:00:00Z")
     events = await events_of(gateway, order["orderId"], "do")
@@ -42,7 +42,7 @@ async def test_the_trace_id_is_sent_to_the_venue(tmp_path: Path, engine_settings
     await broker.start()
     try:
         async with running_gateway(tmp_path, **broker.client_settings(**engine_settings)) as gateway:
-            await do_order(gateway, "k", **TRACED)
+            await do_order(gateway, "k", account="do", **TRACED)
             without = (await gateway.place()).json["orderId"]
             await gateway.until_status(without, "FILLED")
         assert [line["trace_id"] for line in broker.events("order")] == ["trace-7", without]
@@ -132,7 +132,7 @@ async def test_a_row_that_is_never_sent_counts_as_dead(tmp_path: Path, cancels: 
             order_id = (await gateway.place(type="LIMIT", price=1)).json["orderId"]
             await gateway.request("POST", f"/orders/{order_id}/cancel")
         else:
-            answer = await do_order(gateway, "late")  # nobody sends it, so it expires
+            answer = await do_order(gateway, "late", account="do")  # nobody sends it, so it expires
             assert answer.json["error"] in ("BROKER_DOWN", "BROKER_TIMEOUT")
         metrics = (await gateway.get("/metrics", None)).body.decode()
         assert 'outbox_send_total{outcome="dead"} 1.0' in metrics

@@ -163,9 +163,10 @@ async def test_a_failed_write_is_counted_and_tried_again(tmp_path: Path) -> None
     await log.add_events(1)
     worker = keeper(log, path)
     await worker.open()
-    path.with_name("head.json.new").mkdir()
+    (path / "in the way").mkdir(parents=True)
     await worker.run_once()
     assert log.count("stage_failures_total", stage="head") == 1
-    path.with_name("head.json.new").rmdir()
+    (path / "in the way").rmdir()
+    path.rmdir()
     assert await worker.run_once() == 1
     await worker.close()

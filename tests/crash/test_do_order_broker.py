@@ -23,7 +23,7 @@ from tests.support.process import SECRET, run_command
 from tests.support.venue_process import VenueProcess
 
 FOLDERS = {"data": "var", "state": "state"}
-UNLIMITED = {"VENUE_WINDOW_SEC_SIM": "1", "DO_RATE_PER_MIN": "10000"}
+UNLIMITED = {"VENUE_WINDOW_SEC_SIM": "1", "DO_RATE_PER_MIN": "10000", "DO_REQUIRE_TOKEN": "false"}
 
 
 @asynccontextmanager
@@ -187,7 +187,7 @@ async def test_a_database_that_fails_after_the_order_was_written_is_not_a_reject
 
 async def test_a_stopping_gateway_answers_the_waiting_requests(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, SWITCHYARD_WORKER="false") as gateway:
-        waiting = asyncio.create_task(do_order(gateway, "k", **RESTING))
+        waiting = asyncio.create_task(do_order(gateway, "k", account="do", **RESTING))
         await until(lambda: gateway.engine.hub.subscribers == 1)
         gateway.engine.hub.close()
         response = await waiting

@@ -31,8 +31,10 @@ async def test_an_order_that_was_ended_by_a_wrong_verdict_degrades_health_while_
 
     await until(is_seen, lambda: switchyard.log)
     [problem] = (await get(session, switchyard, "/health"))["venues"]
-    assert problem["state"] == "open"
-    assert order_id in problem["reason"]
+    assert (problem["state"], problem["reason"]) == ("open", "ENDED_ORDERS_OPEN")
+    operator = switchyard.headers(scopes=["admin:health"])
+    async with session.get(f"{switchyard.url}/health", headers=operator) as response:
+        assert order_id in (await response.json())["venues"][0]["reason"]
     assert (await scrape(session, switchyard.url))["venue_ended_orders_open_total{sim}"] == 1
     assert "ended_order_open_at_venue" in switchyard.log
     await until_statuses(session, switchyard, "CANCELED")

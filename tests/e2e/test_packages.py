@@ -165,3 +165,21 @@ def test_a_systemd_unit_runs_its_role_and_leaves_exit_code_4_to_a_person(role: s
     assert service["ExecStart"] == f"/opt/switchyard/bin/switchyard {role}"
     assert service["User"] == "switchyard" and service["RestartPreventExitStatus"] == "4"
     assert set(re.findall(r"^Environment=(\w+)=", text, flags=re.MULTILINE)) <= KNOWN
+
+
+def test_images_of_others_are_a_full_version_and_pinned_by_digest_where_it_is_known(compose: Any) -> None:
+    bases = [step.split()[0] for step in image_steps()["FROM"]]
+    images = bases + [service["image"] for service in compose["services"].values() if "build" not in service]
+    unpinned = {
+        image for image in images if re.fullmatch(r"[a-z/]+:v?[0-9]+[.0-9a-z-]*@sha256:[0-9a-f]{64}", image) is None
+    }
+    # No digest of this one could be compared with a second source; a full version is at least not moved to another one.
+    assert unpinned == {"apache/airflow:3.1.0"}
+
+
+def test_grafana_has_a_password_and_no_anonymous_users(compose: Any) -> None:
+    grafana = compose["services"]["grafana"]
+    assert grafana["environment"]["GF_SECURITY_ADMIN_PASSWORD__FILE"] == "/run/secrets/grafana_password"
+    assert grafana["environment"]["GF_AUTH_ANONYMOUS_ENABLED"] == "false"
+    assert "grafana_password" in grafana["secrets"]
+    assert "grafana_password" in (OPS / "make_secrets.sh").read_text("utf-8")

@@ -16,7 +16,7 @@ from tests.support.venue_process import VenueProcess
 
 # A broker is asked often and its quotes count briefly, so that each fault shows soon.
 QUICK = {"VENUE_QUOTES_POLL_SEC_SIM": "0.2", "SWITCHYARD_QUOTE_AGE_MAX_SEC": "2"}
-NARROW = {"risk_constraints": {"max_spread": 0.01}}
+NARROW: dict[str, Any] = {"risk_constraints": {"max_spread": 0.01}}
 
 
 async def quote(session: aiohttp.ClientSession, gateway: Process, symbol: str = "USDJPY") -> tuple[int, Any]:

@@ -32,7 +32,7 @@ async def do_order(session: aiohttp.ClientSession, process: Process, key: str, *
     async with session.post(
         f"{process.url}/do/order",
         json=body(key, trace_id=f"trace of {key}"),
-        headers={"Idempotency-Key": key, **headers},
+        headers={**process.headers("do", key=key), **headers},
     ) as response:
         assert response.status == 201, await response.text()
         shown: dict[str, Any] = await response.json()

@@ -96,7 +96,7 @@ async def load(site: Site, session: aiohttp.ClientSession) -> AsyncIterator[None
                 if number % 10 == 0:
                     body = {"order_id": f"o-{number}", "idempotency_key": f"k-{number}", "instrument": "USDJPY"}
                     body |= {"side": "BUY", "qty": 0.01}  # type: ignore[dict-item]
-                    headers = {"Idempotency-Key": f"k-{number}"}
+                    headers = site.gateway.headers(key=f"k-{number}")
                     async with session.post(f"{site.gateway.url}/do/order", json=body, headers=headers) as response:
                         await response.read()
             await asyncio.sleep(0.2)

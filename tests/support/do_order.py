@@ -31,11 +31,12 @@ async def do_order(gateway: RunningGateway, key: str, *, account: str | None = N
     return await gateway.request("POST", PATH, account=account, headers=headers, body=body(key, **changes))
 
 
-async def post(process: Process, key: str, **changes: Any) -> CheckedResponse:
-    """Post an order with a key to a separate process."""
+async def post(process: Process, key: str, *, account: str = "do", **changes: Any) -> CheckedResponse:
+    """Post an order with a key and a token to a separate process, by default of `DO_DEFAULT_ACCOUNT`."""
+    headers = process.headers(account, key=key)
     async with (
         aiohttp.ClientSession() as session,
-        session.post(process.url + PATH, json=body(key, **changes), headers={"Idempotency-Key": key}) as response,
+        session.post(process.url + PATH, json=body(key, **changes), headers=headers) as response,
     ):
         answer = CheckedResponse(response.status, response.headers.copy(), await response.read())
     Contract().check("POST", PATH, answer.status, answer.headers, answer.body)

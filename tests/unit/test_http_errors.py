@@ -1,5 +1,6 @@
 """Errors as HTTP responses: one status per error in both body forms."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import msgspec
@@ -63,3 +64,13 @@ def test_seed_003s_form_names_the_key_of_a_conflict_and_the_broken_constraint() 
     assert (conflict.message, conflict.idempotency_key) == ("body differs", "k")
     _, violated = do_error_response(errors.ConstraintViolated("max_dd", "x"))
     assert (violated.reason_code, violated.field) == ("MAX_DD", "risk_constraints.max_dd")
+
+
+@pytest.mark.parametrize("quotes", [str, repr])
+def test_an_answer_does_not_quote_a_librarys_error(quotes: Callable[[object], str]) -> None:
+    cause = OSError(111, "Connect call failed ('10.0.0.5', 5432)")
+    try:
+        raise errors.JournalUnavailable(f"the database does not answer: {quotes(cause)}") from cause
+    except errors.JournalUnavailable as error:
+        bodies = [error_response(error).body, do_error_response(error)[0].body]
+    assert all(b"the database does not answer" in body and b"10.0.0.5" not in body for body in bodies)

@@ -344,3 +344,19 @@ def test_a_malformed_scope_grants_nothing(verifier: TokenVerifier, scope: object
 def test_no_token_is_issued_with_an_invalid_scope(clock: ManualClock, scope: str) -> None:
     with pytest.raises(InvalidField, match="scope"):
         issue_token(SECRET, "acct_1", clock=clock, ttl=timedelta(seconds=1), scopes=[scope])
+
+
+@pytest.mark.parametrize(
+    ("header", "payload"),
+    [
+        ('{"alg":"HS256"}', '{"sub":"acct_1","sub":"acct_2","exp":%d}'),
+        ('{"alg":"HS256"}', '{"accountId":"acct_1","accountId":"acct_2","exp":%d}'),
+        ('{"alg":"HS256"}', '{"sub":"acct_1","exp":1,"exp":%d}'),
+        ('{"alg":"HS256"}', '{"sub":"acct_1","exp":%d,"nested":{"a":1,"a":2}}'),
+        ('{"alg":"none","alg":"HS256"}', '{"sub":"acct_1","exp":%d}'),
+    ],
+)
+def test_a_token_with_a_duplicate_member_is_rejected(header: str, payload: str) -> None:
+    signing_input = b".".join(encoded(part.encode()) for part in (header, payload % (NOW + 60)))
+    signature = encoded(hmac.new(SECRET.encode(), signing_input, "sha256").digest())
+    assert reason_of(b"Bearer " + signing_input + b"." + signature) == "TOKEN_MALFORMED"

@@ -115,8 +115,9 @@ class Engine:
             metrics=core.metrics,
         )
         self.observer.clock_offsets = partial(clock_offsets, core)
-        self._sends = role == "worker" or (role == "up" and settings.worker)
-        self.readiness = process_checks(core, sends=self._sends)
+        self.sends = role == "worker" or (role == "up" and settings.worker)
+        """Whether this process sends orders to the venues."""
+        self.readiness = process_checks(core, sends=self.sends)
 
     @property
     def stop(self) -> asyncio.Event:
@@ -207,7 +208,7 @@ class Engine:
                 if self.relay is not None:
                     add_bus_check(self.readiness, self.bus_problem)
             await open_quotes(core, stack, polls_catalogue=self._role != "worker")
-            if self._sends:
+            if self.sends:
                 await open_venues(core, stack)
                 await start_worker(core, stack)
             elif self.settings.database_url is not None:

@@ -16,13 +16,13 @@ CheckStatus = Literal[
 ReadyStatus = Literal["ready", "degraded", "not_ready"]
 
 
-class Check(msgspec.Struct, frozen=True):
+class Check(msgspec.Struct, frozen=True, omit_defaults=True):
     """One thing that the process depends on."""
 
     check: CheckName
     status: CheckStatus
-    detail: str
-    """What was found; for people."""
+    detail: str = ""
+    """What was found; for operators, since it may name addresses and quote other systems."""
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -30,6 +30,10 @@ class Readiness(msgspec.Struct, frozen=True):
 
     status: ReadyStatus
     checks: tuple[Check, ...]
+
+    def without_details(self) -> "Readiness":
+        """Return what everyone may see."""
+        return Readiness(self.status, tuple([Check(each.check, each.status) for each in self.checks]))
 
 
 def readiness_of(checks: Sequence[Check]) -> Readiness:

@@ -176,7 +176,9 @@ def words(*known: str) -> Callable[[str], frozenset[str]]:
 def venue_names(value: str) -> tuple[VenueName, ...]:
     """Venue names separated by commas."""
     names = tuple(VenueName(name.strip()) for name in value.split(","))
-    if not all(name.isidentifier() for name in names) or len({name.upper() for name in names}) != len(names):
+    if not all(name.isidentifier() and name.isascii() for name in names) or len(
+        {name.upper() for name in names}
+    ) != len(names):
         raise ValueError("must be distinct venue names (letters, digits, _), separated by commas")
     if BEST in names:
         raise ValueError(f"must not contain {BEST}, which stands for a choice by quality in routes")

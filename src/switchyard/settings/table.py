@@ -106,6 +106,11 @@ SETTINGS: tuple[Setting, ...] = (
             "Required `aud` claim of tokens. Unset: `aud` is not checked."),
     Setting("SWITCHYARD_JWT_ISSUER", "jwt_issuer", None, parse.text,
             "Required `iss` claim of tokens. Unset: `iss` is not checked."),
+    Setting("SWITCHYARD_REVOKED_TOKENS", "revoked_tokens", None, Path,
+            "File with the `jti` claims of revoked tokens, one on each line; `#` begins a comment. At most 10,000 ids and "
+            "1 MiB. Gateways and back offices read it again within a second of a change; while the newest list cannot be "
+            "read they keep the one before it and `revoked_tokens_up` is 0. A file that is set must exist at the start. "
+            "Unset: `revoked_tokens` in the data folder, if it exists."),
     Setting("IDEMPOTENCY_TTL_SEC", "idempotency_ttl", "86400", parse.seconds(1, 31_536_000),
             "`/orders`: seconds for which an idempotency key is kept after its first request; 24 hours by default. A "
             "key is never deleted before its order has ended."),
@@ -120,8 +125,9 @@ SETTINGS: tuple[Setting, ...] = (
             "`/do/order`: account of requests without a token."),
     Setting("DO_REQUIRE_TOKEN", "do_requires_token", None, parse.flag,
             "`/do/order`: whether a request without a token is rejected with 401. `false`: it uses `DO_DEFAULT_ACCOUNT`, "
-            "from any machine. Unset: it uses that account if the gateway listens on this machine's loopback address "
-            "and the client is on this machine, and is rejected otherwise."),
+            "from any machine that reaches the gateway directly. Unset: it uses that account only if this process sends "
+            "the orders itself, every venue is a paper exchange, the gateway listens on this machine's loopback address "
+            "and the client is on this machine. A request that shows any sign of a proxy always needs a token."),
     Setting("DO_RATE_PER_MIN", "do_rate_per_minute", "60", parse.whole(1, 1_000_000),
             "`/do/order`: requests per minute and client. The client is the account of the token, else the IP address. "
             "Further requests get 429."),
@@ -362,6 +368,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     jwt_secret: Secret | None
     jwt_audience: str | None
     jwt_issuer: str | None
+    revoked_tokens: Path | None
     idempotency_ttl: timedelta
     do_default_account: AccountId
     do_requires_token: bool | None

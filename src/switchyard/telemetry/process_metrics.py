@@ -15,6 +15,12 @@ class ProcessMetrics:
             "journal_up", "0 if the last read of the journal's database failed, else 1", registry=registry
         )
         self.journal_up.set(1)
+        self.revoked_tokens_up = Gauge(
+            "revoked_tokens_up",
+            "0 if the newest list of revoked tokens cannot be read, else 1; an older list is in use meanwhile",
+            registry=registry,
+        )
+        self.revoked_tokens_up.set(1)
         self.journal_seq = Gauge("journal_seq", "Number of the journal's last event", registry=registry)
         self.audit_lag = Gauge(
             "audit_lag_events", "Events that the audit file of this process does not have yet", registry=registry

@@ -1,6 +1,7 @@
 """Durable file operations that the standard library lacks."""
 
 import os
+import secrets
 from pathlib import Path
 
 from switchyard.adapters.files.private import FILE_MODE
@@ -17,13 +18,17 @@ def sync_folder(folder: Path) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Put the content in place of the file's; a crash leaves either the old content or the new."""
-    draft = path.with_name(path.name + ".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+    # A name that nobody can foresee, and a file that must be new: a link in its place would lead the content elsewhere.
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
     try:
-        os.fchmod(descriptor, FILE_MODE)
-        os.write(descriptor, content)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    draft.replace(path)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, FILE_MODE)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)

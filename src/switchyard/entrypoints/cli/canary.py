@@ -14,7 +14,7 @@ from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import plain
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.entrypoints.cli import output
-from switchyard.entrypoints.cli.connection import AccountOption, UrlOption, address_and_token
+from switchyard.entrypoints.cli.connection import AccountOption, UrlOption, address_and_token, health_token
 from switchyard.entrypoints.cli.trading import amount
 
 if TYPE_CHECKING:
@@ -205,9 +205,11 @@ class _Run:
     async def _ready(self, session: "ClientSession") -> str:
         from switchyard.entrypoints.cli.monitor import Monitor
 
-        found = await Monitor(session, self.result.url, None).readiness()
+        found = await Monitor(session, self.result.url, token=health_token()).readiness()
         if found.status == "not_ready":
-            raise StepFailed("; ".join(check.detail for check in found.checks if check.status == "failed"))
+            raise StepFailed(
+                "; ".join(check.detail or check.check for check in found.checks if check.status == "failed")
+            )
         return found.status
 
     async def _place(self, client: "AsyncClient") -> str:

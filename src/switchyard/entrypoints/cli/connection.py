@@ -90,6 +90,18 @@ def sign_token(
     )
 
 
+def health_token() -> str | None:
+    """A token that shows the details of checks: the environment's, or one signed here; None without a secret."""
+    from switchyard.domain.errors import SettingError
+    from switchyard.entrypoints.http.transport.auth import HEALTH_SCOPE
+
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    try:
+        return token or sign_token(_settings(), DEFAULT_ACCOUNT, COMMAND_TOKEN_TTL, scopes=(HEALTH_SCOPE,))
+    except SettingError:
+        return None  # the command may run on a machine without a gateway: it sees the codes
+
+
 def sign_pdca_token(
     settings: "Settings",
     client_id: str,

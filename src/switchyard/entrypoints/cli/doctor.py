@@ -8,7 +8,7 @@ import typer
 
 from switchyard.domain.readiness import Check, CheckName, Readiness
 from switchyard.entrypoints.cli import output
-from switchyard.entrypoints.cli.connection import JsonOption, UrlOption
+from switchyard.entrypoints.cli.connection import JsonOption, UrlOption, health_token
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,6 +40,7 @@ REMEDIES: Mapping[CheckName, tuple[str, str]] = {
 }
 """What to do about each check, and the page that says more."""
 
+NO_DETAIL = "the details need a token with the scope admin:health in SWITCHYARD_TOKEN, or the gateway's settings"
 STYLES = {"ok": "green", "ready": "green", "degraded": "yellow", "failed": "bold red", "not_ready": "bold red"}
 
 
@@ -72,7 +73,7 @@ async def _look(url: str | None) -> tuple[Readiness, str]:
         settings = load_settings()
         url = gateway_url(settings.host, settings.port)
     async with aiohttp.ClientSession() as session:
-        return await Monitor(session, url.rstrip("/"), None).readiness(), url
+        return await Monitor(session, url.rstrip("/"), token=health_token()).readiness(), url
 
 
 def check_table(found: Readiness) -> "Table":
@@ -93,4 +94,4 @@ def _detail(check: Check) -> str:
     if check.status == "ok":
         return check.detail
     remedy, page = REMEDIES[check.check]
-    return f"{check.detail}\n→ {remedy} See {page}."
+    return f"{check.detail or NO_DETAIL}\n→ {remedy} See {page}."

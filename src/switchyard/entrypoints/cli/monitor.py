@@ -22,9 +22,14 @@ Figures = dict[tuple[str, tuple[str, ...]], float]
 class Monitor:
     """One process, by its address."""
 
-    def __init__(self, session: "ClientSession", url: str, metrics_token: str | None) -> None:
+    def __init__(
+        self, session: "ClientSession", url: str, *, token: str | None, metrics_token: str | None = None
+    ) -> None:
+        """`token`: an operator's, which shows the details of the checks."""
         self._session = session
         self._headers = {} if metrics_token is None else {"X-Metrics-Token": metrics_token}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
         self.url = url
 
     async def readiness(self) -> Readiness:

@@ -7,7 +7,7 @@ import typer
 
 from switchyard.domain.readiness import Readiness
 from switchyard.entrypoints.cli import output
-from switchyard.entrypoints.cli.connection import JsonOption, UrlOption
+from switchyard.entrypoints.cli.connection import JsonOption, UrlOption, health_token
 from switchyard.entrypoints.cli.doctor import STYLES, check_table
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def register(app: typer.Typer) -> None:
 
 def top(
     url: UrlOption = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.2, max=60, help="Pause between two looks.")] = 1.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, max=60, help="Pause between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Show one second and exit.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -74,7 +74,7 @@ async def _run(url: str | None, seconds: float, *, once: bool, as_json: bool) ->
     settings = load_settings()
     url = (url or gateway_url(settings.host, settings.port)).rstrip("/")
     async with aiohttp.ClientSession() as session:
-        screen = Screen(Monitor(session, url, settings.metrics_token))
+        screen = Screen(Monitor(session, url, token=health_token(), metrics_token=settings.metrics_token))
         await screen.look()  # the first look fails loudly; a later one is shown
         if as_json or once:
             while True:

@@ -5,10 +5,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from switchyard.domain.fields import converted
-from switchyard.domain.ids import KillId, OrderId
+from switchyard.domain.ids import KillId
 from switchyard.domain.kill_state import ClearRequest, ScopeRequest
 from switchyard.entrypoints.http.errors import json_response, starlette_response
-from switchyard.entrypoints.http.queries import only, whole_number
+from switchyard.entrypoints.http.queries import only, order_cursor, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.flow.kill.switch import ORDERS_MAX, WAIT_SECONDS_MAX, KillRequest, KillSwitch
@@ -46,8 +46,7 @@ class AdminRoutes:
         query = request.query_params
         only(query, ("limit", "cursor"))
         limit = whole_number(query, "limit", ORDERS_MAX, 1, PAGE_MAX)
-        after = OrderId(query["cursor"]) if "cursor" in query else None
-        state = await self._switch.state(_kill_id(request), after=after, limit=limit)
+        state = await self._switch.state(_kill_id(request), after=order_cursor(query), limit=limit)
         return starlette_response(json_response(200, state))
 
     async def _clear(self, request: Request) -> Response:

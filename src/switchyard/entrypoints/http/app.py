@@ -32,7 +32,7 @@ from switchyard.entrypoints.http.errors import (
 )
 from switchyard.entrypoints.http.exposure import do_order_needs_token, served_names, warn_of_exposure
 from switchyard.entrypoints.http.market import MarketRoutes
-from switchyard.entrypoints.http.monitoring import MonitoringRoutes
+from switchyard.entrypoints.http.monitoring import MonitoringRoutes, monitoring_routes
 from switchyard.entrypoints.http.orders import OrderRoutes
 from switchyard.entrypoints.http.pdca.api import PREFIXES as PDCA_PREFIXES
 from switchyard.entrypoints.http.pdca.api import PdcaApi
@@ -42,7 +42,7 @@ from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
 from switchyard.entrypoints.http.risk import RiskRoutes
 from switchyard.entrypoints.http.streams import StreamEndpoint, StreamRoutes
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address, limited_as
-from switchyard.entrypoints.http.transport.auth import TokenVerifier
+from switchyard.entrypoints.http.transport.auth import verifier
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.bodies import ClientGone
 from switchyard.entrypoints.http.transport.doors import Doors, guarded
@@ -50,7 +50,7 @@ from switchyard.entrypoints.http.transport.protocol import WRITE_RESPONSE
 from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
 from switchyard.entrypoints.web.routes import DashboardRoutes, build_dashboard
 from switchyard.ports.tracing import Tracer
-from switchyard.settings import Settings, jwt_secret
+from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -118,18 +118,14 @@ class Gateway:
         except RequestError as error:
             await self._reject(error, scope, send)
             return
-        peer = scope["client"]
-        if peer is not None and self.caps.proxies.trusts(peer[0]):
+        if self.caps.proxies.see_through(scope):
             await self._serve_forwarded(scope, receive, send)
         else:
             await self._enter(scope, receive, send)
 
     async def _serve_forwarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request from a trusted proxy as one of the proxy's client, which is counted by its own address."""
-        forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
-        client = self.caps.proxies.client_of(scope["client"][0], forwarded)
-        scope["client"] = client, 0
-        name = limited_as(client)
+        name = limited_as(client_address(scope))
         if not self.caps.enter_client(name):
             await self._reject(TooManyConnections(self.caps.per_address_max), scope, send)
             return
@@ -183,9 +179,7 @@ async def _send_response(response: WireResponse, send: Send) -> None:
 
 def build_gateway(settings: Settings, engine: Engine) -> Gateway:
     """Build the application over a running engine."""
-    tokens = TokenVerifier(
-        jwt_secret(settings), clock=engine.wall_clock, audience=settings.jwt_audience, issuer=settings.jwt_issuer
-    )
+    tokens = verifier(settings, engine.wall_clock, engine.metrics)
     bad_tokens = BadTokens(engine.clock)
     endpoint = StreamEndpoint(
         engine.hub,
@@ -216,7 +210,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             tokens=tokens,
             rate=engine.caches.rate,
             default_account=settings.do_default_account,
-            needs_token=do_order_needs_token(settings),
+            needs_token=do_order_needs_token(settings, engine.sends),
             bad_tokens=bad_tokens,
             clock=engine.clock,
             randomness=engine.randomness,
@@ -243,14 +237,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             venue_states=engine.venue_states,
             tokens=tokens,
         ),
-        monitoring=MonitoringRoutes(
-            metrics=engine.metrics,
-            observer=engine.observer,
-            metrics_token=settings.metrics_token,
-            problems=engine.venue_problems,
-            bus_problem=engine.bus_problem,
-            readiness=engine.readiness,
-        ),
+        monitoring=monitoring_routes(settings, engine, tokens),
         admin=AdminRoutes(engine.kill_switch, tokens),
         metrics=engine.metrics,
         doors=Doors(served_names(settings)),
@@ -270,5 +257,5 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
 def build_server(settings: Settings, engine: Engine) -> HttpServer:
     """Build the server of the application, with the settings' limits; not started yet."""
     gateway = build_gateway(settings, engine)
-    warn_of_exposure(settings)
+    warn_of_exposure(settings, engine.sends)
     return HttpServer(gateway, host=settings.host, port=settings.port, caps=gateway.caps)

@@ -30,18 +30,26 @@ from switchyard.entrypoints.http.book_views import (
 from switchyard.entrypoints.http.books_reports import ReportRoutes
 from switchyard.entrypoints.http.errors import error_response, json_response, on_http_error, starlette_response
 from switchyard.entrypoints.http.exposure import served_names
-from switchyard.entrypoints.http.monitoring import check_metrics_token, metrics_response, probe_routes
-from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, whole_number
+from switchyard.entrypoints.http.monitoring import MetricsPage, probe_routes, sees_details
+from switchyard.entrypoints.http.queries import (
+    EventCursor,
+    choices,
+    event_cursor,
+    instant,
+    money_cursor,
+    name_cursor,
+    whole_number,
+)
 from switchyard.entrypoints.http.reconcile import ReconcileRoutes
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address
-from switchyard.entrypoints.http.transport.auth import TokenVerifier
+from switchyard.entrypoints.http.transport.auth import TokenVerifier, verifier
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.doors import Doors
 from switchyard.entrypoints.http.transport.entrance import Entrance
 from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
 from switchyard.ports.journal import SEQ_LIMIT
 from switchyard.ports.ledger import EntryFilter
-from switchyard.settings import Settings, jwt_secret
+from switchyard.settings import Settings
 
 _TYPES: tuple[EntryType, ...] = get_args(EntryType)
 
@@ -51,12 +59,13 @@ class BackOfficeRoutes:
 
     def __init__(self, office: BackOffice, tokens: TokenVerifier, metrics_token: str | None) -> None:
         self._office = office
+        self._tokens = tokens
         self._account = own_account(tokens)
-        self._metrics_token = metrics_token
+        metrics = MetricsPage(office.metrics, office.observe, clock=office.clock, token=metrics_token)
         self.routes = [
             Route("/health", self._show_health),
-            *probe_routes(office.readiness),
-            Route("/metrics", self._show_metrics),
+            *probe_routes(office.readiness, tokens),
+            Route("/metrics", metrics.show),
             Route("/positions", self._list_positions),
             Route("/balances", self._list_balances),
             Route("/ledger", self._list_entries),
@@ -64,46 +73,45 @@ class BackOfficeRoutes:
             *ReportRoutes(office, tokens, self._account).routes,
         ]
 
-    async def _show_health(self, _request: Request) -> Response:
+    async def _show_health(self, request: Request) -> Response:
+        detailed = sees_details(request, self._tokens)
         problem = self._office.consumer.problem
         if problem is not None:
-            return starlette_response(json_response(503, {"status": "halted", "reason": problem}))
+            body = {"status": "halted", "reason": problem if detailed else "BOOKS_HALTED"}
+            return starlette_response(json_response(503, body))
         bus = self._office.kafka_bus
-        troubles = {"bus": None if bus is None else bus.trouble, "books": self._office.consumer.trouble}
-        shown_troubles = {name: trouble for name, trouble in troubles.items() if trouble is not None}
-        status = "degraded" if shown_troubles else "ok"
-        return starlette_response(json_response(200, {"status": status, **shown_troubles}))
-
-    async def _show_metrics(self, request: Request) -> Response:
-        check_metrics_token(request, self._metrics_token)
-        await self._office.observe()
-        return metrics_response(self._office.metrics)
+        troubles = {
+            "bus": (None if bus is None else bus.trouble, "NOT_READ"),
+            "books": (self._office.consumer.trouble, "NOT_BOOKED"),
+        }
+        found = {name: text if detailed else code for name, (text, code) in troubles.items() if text is not None}
+        return starlette_response(json_response(200, {"status": "degraded" if found else "ok", **found}))
 
     async def _list_positions(self, request: Request) -> Response:
         account = self._account(request, ("accountId", "flat", "limit", "cursor"))
         query = request.query_params
         limit = whole_number(query, "limit", 100, 1, POSITIONS_PAGE_MAX)
         shows_flat = choices(query, "flat", ("true", "false"))[-1:] == ("true",)
-        symbol, _, currency = query.get("cursor", "").rpartition(":")
+        symbol, currency = money_cursor(query)
         found = await self._office.ledger.holdings(account, symbol, currency, limit + 1, flat=shows_flat)
         page = found[:limit]
         body = PositionPage(
             account_id=account,
             positions=tuple(map(shown_position, page)),
-            next_cursor=f"{page[-1].symbol}:{page[-1].currency}" if len(found) > limit else None,
+            next_cursor=f"after:{page[-1].symbol}:{page[-1].currency}" if len(found) > limit else None,
         )
         return starlette_response(json_response(200, body))
 
     async def _list_balances(self, request: Request) -> Response:
         account = self._account(request, ("accountId", "limit", "cursor"))
         limit = whole_number(request.query_params, "limit", 100, 1, BALANCES_PAGE_MAX)
-        rows = await self._office.ledger.balances(account, request.query_params.get("cursor", ""), limit + 1)
+        rows = await self._office.ledger.balances(account, name_cursor(request.query_params), limit + 1)
         found = shown_balances(rows)
         page = found[:limit]
         body = {
             "accountId": account,
             "balances": page,
-            "nextCursor": page[-1].currency if len(found) > limit else None,
+            "nextCursor": f"after:{page[-1].currency}" if len(found) > limit else None,
         }
         return starlette_response(json_response(200, body))
 
@@ -154,9 +162,7 @@ class BackOfficeRoutes:
 
 def build_backoffice(settings: Settings, office: BackOffice) -> HttpServer:
     """Build the server of the back office's API; not started yet."""
-    tokens = TokenVerifier(
-        jwt_secret(settings), clock=office.clock, audience=settings.jwt_audience, issuer=settings.jwt_issuer
-    )
+    tokens = verifier(settings, office.clock, office.metrics)
     bad_tokens = BadTokens(office.clock)
 
     async def on_error(request: Request, error: Exception) -> Response:
@@ -192,10 +198,7 @@ def _start(since: datetime | None, after: datetime | None) -> datetime | None:
     """The earliest time that both parameters allow."""
     starts = [] if since is None else [since]
     if after is not None:
-        try:
-            starts.append(after + timedelta(microseconds=1))  # the resolution of an entry's time
-        except OverflowError:
-            raise InvalidField("after", "must be before the year 10000") from None
+        starts.append(after + timedelta(microseconds=1))  # the resolution of an entry's time
     return max(starts) if starts else None
 
 

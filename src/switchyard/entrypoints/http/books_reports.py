@@ -33,7 +33,7 @@ from switchyard.entrypoints.http.book_views import (
     shown_position,
 )
 from switchyard.entrypoints.http.errors import json_response, starlette_response
-from switchyard.entrypoints.http.queries import event_cursor, only, whole_number
+from switchyard.entrypoints.http.queries import event_cursor, money_cursor, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.flow.backoffice.unrealised import Price, unrealised
@@ -104,7 +104,7 @@ class ReportRoutes:
         if first > last:
             raise InvalidField("from", "must not be after `to`")
         limit = whole_number(query, "limit", 100, 1, PNL_PAGE_MAX)
-        name, _, currency = query.get("cursor", "").rpartition(":")
+        name, currency = money_cursor(query)
         groups = await self._office.reports.results(account, by, (first, last), (name, currency), limit + 1)
         rows = {
             (group.name, group.currency): ResultRow(
@@ -127,7 +127,7 @@ class ReportRoutes:
             "from": first,
             "to": last,
             "rows": page,
-            "nextCursor": f"{page[-1].name or ''}:{page[-1].currency}" if len(rows) > limit else None,
+            "nextCursor": f"after:{page[-1].name or ''}:{page[-1].currency}" if len(rows) > limit else None,
         }
         return starlette_response(json_response(200, body))
 

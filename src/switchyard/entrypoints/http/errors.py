@@ -12,6 +12,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from switchyard.domain.errors import (
     AmendPending,
@@ -285,12 +286,26 @@ async def on_switchyard_error(_request: Request, error: Exception) -> Response:
     return starlette_response(error_response(error))
 
 
-async def on_http_error(_request: Request, error: Exception) -> Response:
+async def on_http_error(request: Request, error: Exception) -> Response:
     """Answer an error of Starlette's own: an unknown path, or a method that the route does not have."""
     assert isinstance(error, HTTPException)
     reason = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}.get(error.status_code, "REQUEST_REFUSED")
     status = "NOT_FOUND" if error.status_code == 404 else "REJECTED"
-    return starlette_response(json_response(error.status_code, ErrorBody(status, reason)))
+    headers = [allowed_methods(request)] if error.status_code == 405 else []
+    return starlette_response(json_response(error.status_code, ErrorBody(status, reason), *headers))
+
+
+def allowed_methods(request: Request) -> Header:
+    """Return the Allow header of a path; Starlette's own has the methods of one route only."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    found = [route.methods or () for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return b"allow", ", ".join(sorted(set().union(*found))).encode()
+
+
+def _own_text(error: Exception) -> str:
+    """Return an error's text without the library's error that it quotes, which may name hosts and files."""
+    text, cause = str(error), error.__cause__
+    return text if cause is None else text.removesuffix(f": {cause!r}").removesuffix(f": {cause}")
 
 
 def _in_table(error: Exception) -> _HttpError:
@@ -301,7 +316,7 @@ def _in_table(error: Exception) -> _HttpError:
         reason, message, field = error.reason, error.message, error.field
     elif isinstance(error, Unavailable | OutcomeUnknown):
         reason, retry_after = error.reason, RETRY_SECONDS
-        message = _OUTCOME_UNKNOWN if isinstance(error, OutcomeUnknown) else str(error)
+        message = _OUTCOME_UNKNOWN if isinstance(error, OutcomeUnknown) else _own_text(error)
     if isinstance(error, TooManyRequests | RiskRejected) and error.retry_after is not None:
         retry_after = math.ceil(error.retry_after.total_seconds())
     if retry_after is not None:

@@ -1,6 +1,6 @@
 """What the address that a gateway listens on means: the host names it serves, and whether `/do/order` needs a token.
 
-Reads settings; logs a warning where the gateway can be reached from other machines.
+Reads settings; logs a warning if the gateway can be reached from other machines.
 """
 
 import structlog
@@ -20,21 +20,27 @@ def served_names(settings: Settings) -> frozenset[str]:
     return settings.allowed_hosts | own
 
 
-def do_order_needs_token(settings: Settings) -> bool | None:
-    """Whether `/do/order` requires a token; none: only from clients on other machines."""
-    if settings.do_requires_token is None and not is_loopback(settings.host):
-        return True
-    return settings.do_requires_token
+def do_order_needs_token(settings: Settings, sends: bool) -> bool | None:
+    """Whether `/do/order` requires a token; None: only from clients on other machines.
+
+    `sends`: whether this process sends the orders itself. If not, other processes do, whose venues it does not know.
+    """
+    if settings.do_requires_token is not None:
+        return settings.do_requires_token
+    # A proxy on this machine may leave no sign of itself, so real orders are never accepted by the address alone.
+    is_paper = sends and all(venue.url == "paper:" for venue in settings.venues)
+    return None if is_paper and is_loopback(settings.host) else True
 
 
-def warn_of_exposure(settings: Settings) -> None:
-    """Warn where the gateway listens on more than the loopback address."""
+def warn_of_exposure(settings: Settings, sends: bool) -> None:
+    """Warn if the gateway listens on more than the loopback address."""
     if is_loopback(settings.host):
         return
+    needs_token = do_order_needs_token(settings, sends)
     log.warning(
         "gateway_reachable_from_other_machines",
         host=settings.host,
-        do_order_without_token="rejected" if do_order_needs_token(settings) else "accepted (DO_REQUIRE_TOKEN=false)",
+        do_order_without_token="rejected" if needs_token else "accepted (DO_REQUIRE_TOKEN=false)",
         host_names=sorted(served_names(settings)) or "only loopback names: set SWITCHYARD_ALLOWED_HOSTS",
         encryption="none: put a proxy with TLS in front of it",
     )

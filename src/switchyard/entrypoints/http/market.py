@@ -18,7 +18,7 @@ from switchyard.domain.market import MarketQuote, as_listed
 from switchyard.domain.routing import Router
 from switchyard.domain.venue_state import VenueState
 from switchyard.entrypoints.http.errors import json_response, starlette_response
-from switchyard.entrypoints.http.queries import only, whole_number
+from switchyard.entrypoints.http.queries import name_cursor, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.flow.quotes import QuoteBoard
 
@@ -79,11 +79,11 @@ class MarketRoutes:
         query = request.query_params
         only(query, ("limit", "cursor"))
         limit = whole_number(query, "limit", INSTRUMENTS_PAGE_MAX, 1, INSTRUMENTS_PAGE_MAX)
-        start = bisect_right(self._symbols, query["cursor"]) if "cursor" in query else 0
+        start = bisect_right(self._symbols, name_cursor(query))
         page = self._symbols[start : start + limit]
         body = {
             "instruments": [as_listed(self._catalogue.find(symbol), self._router.venue_for(symbol)) for symbol in page],
-            "nextCursor": page[-1] if start + limit < len(self._symbols) else None,
+            "nextCursor": f"after:{page[-1]}" if start + limit < len(self._symbols) else None,
         }
         return starlette_response(json_response(200, body))
 

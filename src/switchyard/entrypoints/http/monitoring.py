@@ -1,10 +1,13 @@
 """`/health`, `/health/live`, `/health/ready` and `/metrics`, the same in a gateway and in a worker.
 
-Reads the metrics registry and the readiness checks, and refreshes the gauges; writes nothing.
+They need no token, so they show codes only and cost little: details are for tokens of operators, and the metrics are
+rendered at most once a second. Reads the metrics registry and the readiness checks, and refreshes the gauges; writes
+nothing.
 """
 
+import asyncio
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
@@ -18,15 +21,18 @@ from switchyard.bootstrap import Engine
 from switchyard.domain.errors import SwitchyardError, Unauthorized
 from switchyard.entrypoints.http.errors import json_response, on_http_error, on_switchyard_error, starlette_response
 from switchyard.entrypoints.http.transport.addresses import client_address
+from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header, verifier
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.doors import Guarded
 from switchyard.flow.executions.gate import VenueProblem
-from switchyard.flow.gauges import Gauges
 from switchyard.flow.health.readiness import ReadinessChecks
+from switchyard.ports.clock import Clock
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# A rendering takes milliseconds of processor time, and scrapers read every 15 s or so.
+KEPT_SECONDS = 1.0
 
 
 class MonitoringRoutes:
@@ -35,82 +41,110 @@ class MonitoringRoutes:
     def __init__(
         self,
         *,
-        metrics: Metrics,
-        observer: Gauges,
-        metrics_token: str | None,
+        metrics: "MetricsPage",
+        tokens: TokenVerifier,
         problems: Callable[[], Sequence[VenueProblem]],
         bus_problem: Callable[[], str | None],
         readiness: ReadinessChecks,
     ) -> None:
-        self._metrics = metrics
-        self._observer = observer
-        self._metrics_token = metrics_token
+        self._tokens = tokens
         self._problems = problems
         self._bus_problem = bus_problem
         self.routes = [
             Route("/health", self._show_health),
-            *probe_routes(readiness),
-            Route("/metrics", self._show_metrics),
+            *probe_routes(readiness, tokens),
+            Route("/metrics", metrics.show),
         ]
 
-    async def _show_health(self, _request: Request) -> Response:
+    async def _show_health(self, request: Request) -> Response:
         problems, bus_problem = self._problems(), self._bus_problem()
         if not problems and bus_problem is None:
             return starlette_response(json_response(200, {"status": "ok"}))
+        detailed = sees_details(request, self._tokens)
         # Still 200: the process runs, accepts orders and must not be restarted because of a venue or of Kafka.
         body: dict[str, object] = {"status": "degraded"}
         if bus_problem is not None:
-            body["bus"] = bus_problem
+            body["bus"] = bus_problem if detailed else "NOT_PUBLISHED"
         venues = [
-            {"venue": problem.venue, "state": "open" if problem.is_open else "closed", "reason": problem.reason}
+            {
+                "venue": problem.venue,
+                "state": "open" if problem.is_open else "closed",
+                "reason": problem.reason if detailed else problem.code,
+            }
             for problem in problems
         ]
         if venues:
             body["venues"] = venues
         return starlette_response(json_response(200, body))
 
-    async def _show_metrics(self, request: Request) -> Response:
-        check_metrics_token(request, self._metrics_token)
-        await self._observer.refresh()
-        return metrics_response(self._metrics)
+
+class MetricsPage:
+    """The metrics in Prometheus's text format, rendered at most once a second for all readers together."""
+
+    def __init__(
+        self, metrics: Metrics, refresh: Callable[[], Awaitable[None]], *, clock: Clock, token: str | None
+    ) -> None:
+        """`refresh` sets the gauges that are computed on demand; `token`: what `X-Metrics-Token` must be, if set."""
+        self._registry = metrics.registry
+        self._refresh = refresh
+        self._clock = clock
+        self._token = token
+        self._turn = asyncio.Lock()
+        self._last: tuple[float, bytes] | None = None
+
+    async def show(self, request: Request) -> Response:
+        """Answer `GET /metrics`."""
+        token = request.headers.get("x-metrics-token", "")
+        if self._token and not hmac.compare_digest(token.encode(), self._token.encode()):
+            raise Unauthorized("METRICS_TOKEN", "X-Metrics-Token is missing or wrong")
+        return Response(await self._rendered(), media_type=METRICS_TYPE)
+
+    async def _rendered(self) -> bytes:
+        async with self._turn:
+            if self._last is None or self._clock.monotonic() - self._last[0] >= KEPT_SECONDS:
+                await self._refresh()
+                self._last = self._clock.monotonic(), generate_latest(self._registry)
+            return self._last[1]
 
 
-def probe_routes(readiness: ReadinessChecks) -> list[Route]:
+def sees_details(request: Request, tokens: TokenVerifier) -> bool:
+    """Whether the request has an operator's token. Any other one is ignored: a probe must not fail because of it."""
+    try:
+        grant = tokens.grant(authorization_header(request.scope))
+    except Unauthorized:
+        return False
+    return grant.is_operator
+
+
+def probe_routes(readiness: ReadinessChecks, tokens: TokenVerifier) -> list[Route]:
     """The routes of supervisors and balancers: whether to restart the process, and whether to send it requests."""
 
     async def show_live(_request: Request) -> Response:
         # Looks at nothing else: a restart helps only a process whose event loop does not answer.
         return starlette_response(json_response(200, {"status": "ok"}))
 
-    async def show_ready(_request: Request) -> Response:
+    async def show_ready(request: Request) -> Response:
         found = await readiness.look()
-        return starlette_response(json_response(503 if found.status == "not_ready" else 200, found))
+        shown = found if sees_details(request, tokens) else found.without_details()
+        return starlette_response(json_response(503 if found.status == "not_ready" else 200, shown))
 
     return [Route("/health/live", show_live), Route("/health/ready", show_ready)]
 
 
-def check_metrics_token(request: Request, expected: str | None) -> None:
-    """Raise Unauthorized unless the request has the token that `/metrics` requires, if any."""
-    token = request.headers.get("x-metrics-token", "")
-    if expected and not hmac.compare_digest(token.encode(), expected.encode()):
-        raise Unauthorized("METRICS_TOKEN", "X-Metrics-Token is missing or wrong")
-
-
-def metrics_response(metrics: Metrics) -> Response:
-    """Return the registry in Prometheus's text format."""
-    return Response(generate_latest(metrics.registry), media_type=METRICS_TYPE)
-
-
-def build_monitoring(settings: Settings, engine: Engine) -> ASGIApp:
-    """Build an application of these routes, for a worker."""
-    monitoring = MonitoringRoutes(
-        metrics=engine.metrics,
-        observer=engine.observer,
-        metrics_token=settings.metrics_token,
+def monitoring_routes(settings: Settings, engine: Engine, tokens: TokenVerifier) -> MonitoringRoutes:
+    """Return the routes of a process with an engine."""
+    return MonitoringRoutes(
+        metrics=MetricsPage(engine.metrics, engine.observer.refresh, clock=engine.clock, token=settings.metrics_token),
+        tokens=tokens,
         problems=engine.venue_problems,
         bus_problem=engine.bus_problem,
         readiness=engine.readiness,
     )
+
+
+def build_monitoring(settings: Settings, engine: Engine) -> ASGIApp:
+    """Build an application of these routes, for a worker."""
+    monitoring = monitoring_routes(settings, engine, verifier(settings, engine.wall_clock, engine.metrics))
     bad_tokens = BadTokens(engine.clock)
 
     async def on_error(request: Request, error: Exception) -> Response:

@@ -29,7 +29,15 @@ from switchyard.entrypoints.http.errors import (
     starlette_response,
 )
 from switchyard.entrypoints.http.keys import derived_response, header_boolean
-from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, only, whole_number
+from switchyard.entrypoints.http.queries import (
+    EventCursor,
+    choices,
+    event_cursor,
+    instant,
+    only,
+    order_cursor,
+    whole_number,
+)
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header, repeated_authorization
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.flow.intake.derived import DerivedDesk
@@ -75,12 +83,17 @@ class OrderRoutes:
         self._tokens = tokens
         self.routes = [
             Route("/orders", self._list),
+            Route("/orders", self._post, methods=["POST"]),
             Route("/orders/{order_id}", self._show),
             Route("/orders/{order_id}/cancel", self._cancel, methods=["POST"]),
             Route("/orders/{order_id}/events", self._order_events),
             Route("/orders/{order_id}/explain", self._explain),
             Route("/accounts/{account_id}/events", self._account_events),
         ]
+
+    async def _post(self, request: Request) -> Response:
+        """Serve `POST /orders` in an application that does not call `post` itself, as the gateway does."""
+        return starlette_response(await self.post(request.scope, request.receive))
 
     async def post(self, scope: Scope, receive: Receive) -> WireResponse:
         """Serve `POST /orders`."""
@@ -135,7 +148,7 @@ class OrderRoutes:
                 side=sides[0] if len(sides) == 1 else None,
                 strategy=query.get("strategy"),
                 client_order_id=query.get("clientOrderId"),
-                before=OrderId(query["cursor"]) if "cursor" in query else None,
+                before=order_cursor(query),
                 limit=limit + 1,  # one more shows whether there is another page
             )
         )

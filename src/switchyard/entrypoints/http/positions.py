@@ -24,7 +24,7 @@ from switchyard.domain.orders import snapshot
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.entrypoints.http.errors import REPLAYED, InvalidHeader, json_response, starlette_response
 from switchyard.entrypoints.http.keys import derived_response, request_keys
-from switchyard.entrypoints.http.queries import choices, only, whole_number
+from switchyard.entrypoints.http.queries import choices, name_cursor, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.flow.intake.cancel_all import CancelAllDesk
@@ -72,12 +72,12 @@ class PositionRoutes:
         query = request.query_params
         limit = whole_number(query, "limit", 100, 1, POSITIONS_PAGE_MAX)
         shows_flat = choices(query, "flat", ("true", "false"))[-1:] == ("true",)
-        found = await self._positions(account, query.get("cursor", ""), limit + 1, shows_flat)
+        found = await self._positions(account, name_cursor(query), limit + 1, shows_flat)
         page = found[:limit]
         body = PositionPage(
             account_id=account,
             positions=tuple(map(position_view, page)),
-            next_cursor=page[-1].symbol if len(found) > limit else None,
+            next_cursor=f"after:{page[-1].symbol}" if len(found) > limit else None,
         )
         return starlette_response(json_response(200, body))
 

@@ -3,15 +3,25 @@
 import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import NamedTuple
 
 from switchyard.domain.errors import InvalidField
+from switchyard.domain.ids import OrderId
 
 # 10^12 seconds are the year 33658; 10^12 milliseconds are the year 2001.
 _MILLISECONDS_FROM = 10**12
 # 18 digits fit into the 64-bit integers of both databases.
 _CURSOR = re.compile(r"(after|before):([0-9]{1,18})")
+# As `Time` of the contract. No time near the ends of what Python can represent, so that arithmetic never overflows.
+TIME = re.compile(
+    r"[0-9]{1,11}(\.[0-9]{1,6})?|[1-9][0-9]{12,13}(\.[0-9]{1,6})?"
+    r"|([1-8][0-9]|9[0-8])[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    r"(T([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,6})?)?(Z|[+ -]([01][0-9]|2[0-3]):[0-5][0-9])?)?"
+)
+_ORDER_ID = re.compile(r"ord_[0-9A-Z]{26}")
+# A symbol or strategy with a currency.
+_NAME_LENGTH_MAX = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -35,20 +45,22 @@ def whole_number(query: Mapping[str, str], name: str, default: int, low: int, hi
 
 
 def instant(query: Mapping[str, str], name: str) -> datetime | None:
-    """Return a time, given as ISO 8601, as epoch seconds, or as epoch milliseconds from 10^12 on."""
+    """Return a time, given as RFC 3339, as epoch seconds, or as epoch milliseconds from 10^12 on."""
     text = query.get(name)
     if text is None:
         return None
     try:
-        number = Decimal(text) if text.replace(".", "", 1).isdigit() else None
-        if number is not None:
+        if TIME.fullmatch(text) is None:
+            raise ValueError
+        if "-" not in text:
+            number = Decimal(text)
             microseconds = int(number * (1_000 if number >= _MILLISECONDS_FROM else 1_000_000))
             return _EPOCH + timedelta(microseconds=microseconds)
         # An unescaped plus sign of a time zone arrives as a space.
-        at = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+        at = datetime.fromisoformat(text.replace(" ", "+"))
         return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-    except (ValueError, OverflowError, InvalidOperation):
-        raise InvalidField(name, "must be an ISO 8601 time, or an epoch in seconds or milliseconds") from None
+    except ValueError:
+        raise InvalidField(name, "must be an RFC 3339 time, or an epoch in seconds or milliseconds") from None
 
 
 class EventCursor(NamedTuple):
@@ -67,6 +79,41 @@ def event_cursor(query: Mapping[str, str], name: str) -> EventCursor | None:
     if found is None:
         raise InvalidField(name, "must be after:<event id> or before:<event id>")
     return EventCursor(found[1] == "after", int(found[2]))
+
+
+def order_cursor(query: Mapping[str, str]) -> OrderId | None:
+    """Return the last order of the page before, whose id is the cursor."""
+    text = query.get("cursor")
+    if text is not None and _ORDER_ID.fullmatch(text) is None:
+        raise _no_cursor()
+    return None if text is None else OrderId(text)
+
+
+def name_cursor(query: Mapping[str, str]) -> str:
+    """Return the last name of the page before, from the cursor `after:<name>`; empty for the first page."""
+    text = query.get("cursor")
+    if text is None:
+        return ""
+    prefix, _, name = text.partition(":")
+    if prefix != "after" or not name or not name.isprintable() or len(name) > _NAME_LENGTH_MAX:
+        raise _no_cursor()
+    return name
+
+
+def money_cursor(query: Mapping[str, str]) -> tuple[str, str]:
+    """Return the last name and currency of the page before, from the cursor `after:<name>:<currency>`.
+
+    Both are empty for the first page; a row of no strategy has an empty name.
+    """
+    text = name_cursor(query)
+    name, separator, currency = text.rpartition(":")
+    if text and (not separator or not currency):
+        raise _no_cursor()
+    return name, currency
+
+
+def _no_cursor() -> InvalidField:
+    return InvalidField("cursor", "must be the nextCursor of the previous page, unchanged")
 
 
 def choices(query: Mapping[str, str], name: str, known: Collection[str]) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ class ReconcileRoutes:
         wanted = BreakFilter(
             states=states,
             account_id=AccountId(query["accountId"]) if "accountId" in query else None,
-            after=query.get("cursor", ""),
+            after=_checked_cursor(query.get("cursor", "")),
             limit=whole_number(query, "limit", 100, 1, BREAKS_PAGE_MAX),
         )
         return starlette_response(json_response(200, await self._desk.page(wanted)))
@@ -92,6 +92,12 @@ class ReconcileRoutes:
 
     def _operator(self, request: Request) -> str:
         return self._tokens.subject_with(authorization_header(request.scope), RECONCILE_SCOPE)
+
+
+def _checked_cursor(text: str) -> str:
+    if text and not _BREAK_ID.fullmatch(text):
+        raise InvalidField("cursor", "must be the nextCursor of the previous page, unchanged")
+    return text
 
 
 def _break_id(request: Request) -> str:

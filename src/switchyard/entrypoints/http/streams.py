@@ -6,20 +6,20 @@ Reads orders, events and the stream hub; writes nothing. A client receives, in t
 - an order's stream: `ready`, `order_snapshot`, every event after the one that the snapshot is taken from;
 - either with `Last-Event-ID`: `ready`, every event after that id. No snapshot, since each update contains one;
 - if the stream cannot resume at that id: `ready`, `resync_required`, every event after the id of `resync_required`;
-- when its token expires: `token_expired`, and the end of the stream;
+- when its token expires or is revoked: `token_expired`, and the end of the stream;
 - when the gateway stops: `server_closing`, and the end of the stream.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
 import structlog
-from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,6 +31,7 @@ from switchyard.domain.orders import Order, snapshot
 from switchyard.entrypoints.http.errors import InvalidHeader, TooManyStreams
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.protocol import ABORT
+from switchyard.entrypoints.http.transport.revoked import CHECK_SECONDS
 from switchyard.flow.readers.messages import Message
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.readers.subscription import Subscription
@@ -63,18 +64,20 @@ class StreamRoutes:
         self._endpoint = endpoint
         self._tokens = tokens
         self.routes = [
-            Route("/orders/{order_id}/stream", _AsgiHandler(self._order)),
-            Route("/stream", _AsgiHandler(self._account)),
+            Route("/orders/{order_id}/stream", _AsgiHandler(self._order), methods=["GET"]),
+            Route("/stream", _AsgiHandler(self._account), methods=["GET"]),
         ]
 
     async def _account(self, scope: Scope, receive: Receive, send: Send) -> None:
-        account, expires_at = self._tokens.verify_until(authorization_header(scope))
-        await self._endpoint.account(account, scope, receive, send, expires_at)
+        grant = self._tokens.grant(authorization_header(scope))
+        with self._endpoint.watched(partial(self._tokens.is_revoked, grant)) as revoked:
+            await self._endpoint.account(grant.account, scope, receive, send, grant.ends_at, revoked)
 
     async def _order(self, scope: Scope, receive: Receive, send: Send) -> None:
-        account, expires_at = self._tokens.verify_until(authorization_header(scope))
+        grant = self._tokens.grant(authorization_header(scope))
         order_id = OrderId(scope["path_params"]["order_id"])
-        await self._endpoint.order(account, order_id, scope, receive, send, expires_at)
+        with self._endpoint.watched(partial(self._tokens.is_revoked, grant)) as revoked:
+            await self._endpoint.order(grant.account, order_id, scope, receive, send, grant.ends_at, revoked)
 
 
 class _AsgiHandler:
@@ -84,8 +87,6 @@ class _AsgiHandler:
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in ("GET", "HEAD"):
-            raise HTTPException(405)
         await self._handler(scope, receive, send)
 
 
@@ -107,24 +108,61 @@ class StreamEndpoint:
         self._clock = clock
         self._per_account_max = per_account_max
         self._open: Counter[AccountId] = Counter()
+        self._watched: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self._look_at: asyncio.TimerHandle | None = None
         self._keepalive_seconds = keepalive_seconds
         self._stall_seconds_max = stall_seconds_max
 
+    @contextmanager
+    def watched(self, is_revoked: Callable[[], bool]) -> Iterator[asyncio.Future[None]]:
+        """Yield a future that is done once the token of a stream is revoked; one timer looks at all of them."""
+        revoked = asyncio.get_running_loop().create_future()
+        self._watched[revoked] = is_revoked
+        self._look_later()
+        try:
+            yield revoked
+        finally:
+            del self._watched[revoked]
+
+    def _look_later(self) -> None:
+        if self._look_at is None and self._watched:
+            self._look_at = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._look_at = None
+        for revoked, is_revoked in self._watched.items():
+            if not revoked.done() and is_revoked():
+                revoked.set_result(None)
+        self._look_later()
+
     async def account(
-        self, account: AccountId, scope: Scope, receive: Receive, send: Send, expires_at: datetime
+        self,
+        account: AccountId,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        expires_at: datetime,
+        revoked: asyncio.Future[None] | None = None,
     ) -> None:
-        """Stream the events of the account's orders until the token expires."""
+        """Stream the events of the account's orders until the token expires or is revoked."""
         position = last_event_id(scope)
         with self._counted(account):
             async with self._hub.subscribe("account", account, position) as subscription:
                 # With an id, so that a client that loses its connection before the first event can resume here.
                 ready = frame("ready", encode({"accountId": account}), subscription.place)
-                await self._serve(subscription, ready, scope, receive, send, expires_at)
+                await self._serve(subscription, ready, scope, receive, send, expires_at, revoked)
 
     async def order(
-        self, account: AccountId, order_id: OrderId, scope: Scope, receive: Receive, send: Send, expires_at: datetime
+        self,
+        account: AccountId,
+        order_id: OrderId,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        expires_at: datetime,
+        revoked: asyncio.Future[None] | None = None,
     ) -> None:
-        """Stream the events of one order of the account until the token expires."""
+        """Stream the events of one order of the account until the token expires or is revoked."""
         order = await self._queries.order(order_id)
         if order is None or order.account_id != account:
             raise NotFound
@@ -136,7 +174,7 @@ class StreamEndpoint:
             position = message.id
         with self._counted(account):
             async with self._hub.subscribe("order", order_id, position) as subscription:
-                await self._serve(subscription, opening, scope, receive, send, expires_at)
+                await self._serve(subscription, opening, scope, receive, send, expires_at, revoked)
 
     @contextmanager
     def _counted(self, account: AccountId) -> Iterator[None]:
@@ -171,6 +209,7 @@ class StreamEndpoint:
         receive: Receive,
         send: Send,
         expires_at: datetime,
+        revoked: asyncio.Future[None] | None,
     ) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         if scope["method"] == "HEAD":
@@ -182,6 +221,8 @@ class StreamEndpoint:
             # Wait for all three: a write to a client that does not read blocks, and would notice neither a disconnect
             # nor the end of the subscription.
             ends: set[asyncio.Future[Any]] = {writer, disconnect, subscription.ended}
+            if revoked is not None:
+                ends.add(revoked)
             has_expired = not await self._ends_before(expires_at, ends)
             if disconnect.done():
                 return
@@ -191,7 +232,10 @@ class StreamEndpoint:
             await asyncio.gather(writer, disconnect, return_exceptions=True)
         if not writer.cancelled():
             writer.result()
-        await _finish(scope, receive, send, TOKEN_EXPIRED if has_expired else _farewell(subscription))
+        if revoked is not None and revoked.done():
+            await _finish(scope, receive, send, TOKEN_REVOKED)
+        else:
+            await _finish(scope, receive, send, TOKEN_EXPIRED if has_expired else _farewell(subscription))
 
     async def _ends_before(self, expires_at: datetime, ends: set[asyncio.Future[Any]]) -> bool:
         """Wait for one of the ends; false if the token expires first."""
@@ -252,6 +296,10 @@ async def _disconnect(receive: Receive) -> None:
 TOKEN_EXPIRED = frame(
     "token_expired",
     encode({"reason": "TOKEN_EXPIRED", "message": "the token has expired: connect again with a new one"}),
+)
+
+TOKEN_REVOKED = frame(
+    "token_expired", encode({"reason": "TOKEN_REVOKED", "message": "the token has been revoked: get a new one"})
 )
 
 

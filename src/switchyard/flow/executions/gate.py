@@ -4,6 +4,7 @@ Set by synchronisation and by the recorder; read by `/health`. It calls the disp
 """
 
 from collections.abc import Callable, Collection
+from typing import Literal
 
 import msgspec
 import structlog
@@ -19,12 +20,17 @@ log = structlog.get_logger()
 SYNC_SECONDS = 5.0
 
 
+ProblemCode = Literal["BREAKER_OPEN", "NOT_SYNCHRONISED", "CLOSED", "REPORTS_UNREADABLE", "ENDED_ORDERS_OPEN"]
+
+
 class VenueProblem(msgspec.Struct, frozen=True):
     """Why a venue is closed, or open but not heard."""
 
     venue: VenueName
     is_open: bool
+    code: ProblemCode
     reason: str
+    """For operators: it may name addresses and quote the venue's client library."""
 
 
 def _nothing() -> None:
@@ -66,12 +72,14 @@ class VenueGate:
         if self.is_open:
             held = None if self._breaker is None else self._breaker.reason
             if held is not None:
-                return VenueProblem(self._venue, False, f"its circuit breaker is open: {held}")
+                return VenueProblem(self._venue, False, "BREAKER_OPEN", f"its circuit breaker is open: {held}")
             reasons = [reason for reason in (self._unheard, self._open_there) if reason is not None]
-            return VenueProblem(self._venue, True, "; ".join(reasons)) if reasons else None
+            code: ProblemCode = "ENDED_ORDERS_OPEN" if self._unheard is None else "REPORTS_UNREADABLE"
+            return VenueProblem(self._venue, True, code, "; ".join(reasons)) if reasons else None
         waits = self._clock.monotonic() - self._made_at
         reason = self._closed or (f"not synchronised after {waits:.0f} s" if waits >= SYNC_SECONDS else None)
-        return None if reason is None else VenueProblem(self._venue, False, reason)
+        code = "CLOSED" if self.is_locked else "NOT_SYNCHRONISED"
+        return None if reason is None else VenueProblem(self._venue, False, code, reason)
 
     def open(self) -> None:
         """Send to the venue from now on, unless it is locked."""

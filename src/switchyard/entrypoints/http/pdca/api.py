@@ -125,7 +125,7 @@ class PdcaApi:
 
     async def _on_http_error(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return self._counter.http_error(error, request.scope["pdca"])
+        return self._counter.http_error(error, request)
 
     async def _recheck(self, request: Request, call: Call) -> WireResponse:
         key = _key_of(request)

@@ -5,6 +5,7 @@ from switchyard.entrypoints.http.pdca.api import PdcaApi
 from switchyard.entrypoints.http.pdca.calls import Counter
 from switchyard.entrypoints.http.pdca.downloads import Downloads
 from switchyard.entrypoints.http.pdca.rates import PdcaRates
+from switchyard.entrypoints.http.transport.auth import revoked_tokens
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.key_ring import Fetch, KeyRing, file_source, local_source, url_source
 from switchyard.entrypoints.http.transport.rs256 import PdcaTokens
@@ -18,7 +19,12 @@ def build_pdca(settings: Settings, engine: Engine, bad_tokens: BadTokens) -> Pdc
     return PdcaApi(
         engine.pdca,
         counter=Counter(
-            tokens=PdcaTokens(ring, clock=engine.wall_clock, issuer=api.issuer),
+            tokens=PdcaTokens(
+                ring,
+                clock=engine.wall_clock,
+                issuer=api.issuer,
+                revoked=revoked_tokens(settings, engine.wall_clock, engine.metrics),
+            ),
             rates=PdcaRates(engine.caches.pdca_rates),
             bad_tokens=bad_tokens,
             clock=engine.clock,

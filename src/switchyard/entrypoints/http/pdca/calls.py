@@ -15,7 +15,7 @@ from switchyard.bootstrap import PdcaRateName
 from switchyard.domain.errors import IdempotencyConflict, InvalidField, RequestError, SwitchyardError
 from switchyard.domain.pdca.strategies import Tenants
 from switchyard.entrypoints.http.errors import Header, WireResponse, starlette_response
-from switchyard.entrypoints.http.pdca.errors import pdca_error
+from switchyard.entrypoints.http.pdca.errors import http_error, pdca_error
 from switchyard.entrypoints.http.pdca.rates import PdcaRates
 from switchyard.entrypoints.http.transport.addresses import client_address, limited_as
 from switchyard.entrypoints.http.transport.auth import authorization_header
@@ -102,9 +102,9 @@ class Counter:
             wire = self._error(error, call, request.scope)
         return starlette_response(wire._replace(headers=[*wire.headers, *call.headers]))
 
-    def http_error(self, error: HTTPException, call: Call) -> Response:
+    def http_error(self, error: HTTPException, request: Request) -> Response:
         """Answer a request that no endpoint takes."""
-        wire, call.outcome = pdca_error(error)
+        wire, request.scope["pdca"].outcome = http_error(error, request)
         return starlette_response(wire)
 
     def rejected(self, error: RequestError, call: Call, scope: Scope) -> WireResponse:

@@ -4,6 +4,7 @@ import math
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from switchyard.domain.errors import (
     BodyTooLarge,
@@ -25,6 +26,7 @@ from switchyard.entrypoints.http.errors import (
     UnknownTransferCoding,
     UnsupportedMediaType,
     WireResponse,
+    allowed_methods,
     json_response,
 )
 from switchyard.ports.pdca import TooManyStrategies, UnknownStrategies
@@ -70,8 +72,6 @@ class PdcaErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 def pdca_error(error: Exception) -> tuple[WireResponse, str]:
     """Return the answer to an error, and its code for the metrics."""
-    if isinstance(error, HTTPException):
-        return _http_error(error)
     status, code = next((row[1], row[2]) for row in _TABLE if isinstance(error, row[0]))
     headers: list[Header] = []
     retry_after = None
@@ -94,11 +94,9 @@ def _message(error: Exception) -> str:
     return error.message if isinstance(error, RequestError) else str(error)
 
 
-def _http_error(error: HTTPException) -> tuple[WireResponse, str]:
-    """An error of Starlette's own: an unknown path, or a method that the route does not have."""
+def http_error(error: HTTPException, request: Request) -> tuple[WireResponse, str]:
+    """Return the answer to an error of Starlette's own: an unknown path, or a method that the route does not have."""
     if error.status_code == 404:
-        code, message = "NOT_FOUND", "route not found"
-    else:
-        code, message = "BAD_REQUEST", "method not allowed"
-    headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
-    return json_response(error.status_code, PdcaErrorBody(error=code, message=message), *headers), code
+        return json_response(404, PdcaErrorBody(error="NOT_FOUND", message="route not found")), "NOT_FOUND"
+    body = PdcaErrorBody(error="BAD_REQUEST", message="method not allowed")
+    return json_response(error.status_code, body, allowed_methods(request)), "BAD_REQUEST"

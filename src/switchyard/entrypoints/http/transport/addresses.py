@@ -19,6 +19,53 @@ _PARSED_MAX = 4_096
 RESERVED_SHARE = 0.2
 # Connections that an address may still open from the reserved part.
 FEW_CONNECTIONS = 16
+# Member of a request's scope: the trusted proxy that it came from, once `client` is the proxy's client.
+TRUSTED_PROXY = "switchyard.trusted_proxy"
+# Headers that reverse proxies, balancers and content delivery networks add, and that a client itself does not need.
+_PROXY_HEADERS = frozenset(
+    {
+        b"cdn-loop",
+        b"client-ip",
+        b"fastly-client-ip",
+        b"forwarded",
+        b"forwarded-for",
+        b"forwarded-proto",
+        b"front-end-https",
+        b"max-forwards",
+        b"proxy-client-ip",
+        b"proxy-connection",
+        b"true-client-ip",
+        b"via",
+        b"wl-proxy-client-ip",
+        b"x-amz-cf-id",
+        b"x-amzn-trace-id",
+        b"x-client-ip",
+        b"x-cluster-client-ip",
+        b"x-host",
+        b"x-real-ip",
+        b"x-remote-addr",
+        b"x-remote-ip",
+        b"x-request-start",
+        b"x-rewrite-url",
+        b"x-scheme",
+        b"x-url-scheme",
+        b"x-varnish",
+    }
+)
+_PROXY_PREFIXES = (
+    b"cf-",
+    b"ssl-client-",
+    b"x-accel-",
+    b"x-appengine-",
+    b"x-arr-",
+    b"x-azure-",
+    b"x-envoy-",
+    b"x-forwarded",
+    b"x-original-",
+    b"x-proxy",
+    b"x-real-",
+    b"x-ssl-",
+)
 
 
 class Proxies:
@@ -47,6 +94,16 @@ class Proxies:
             if not self._trusts(address):
                 break
         return client
+
+    def see_through(self, scope: Scope) -> bool:
+        """Put the client in the place of a trusted proxy that a request came from; false if it came from none."""
+        peer = scope["client"]
+        if peer is None or not self.trusts(peer[0]):
+            return False
+        forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        scope[TRUSTED_PROXY] = peer[0]
+        scope["client"] = self.client_of(peer[0], forwarded), 0
+        return True
 
     def _is_listed(self, address: str) -> bool:
         if not _is_address(address):
@@ -108,6 +165,15 @@ class ConnectionCaps:
         if not has_room:
             self._on_rejection()
         return has_room
+
+
+def came_through_proxy(scope: Scope) -> bool:
+    """Whether anything shows that a proxy forwarded the request; a proxy need not leave a sign."""
+    if TRUSTED_PROXY in scope:
+        return True
+    # Some proxies and gateways of the CGI kind write underscores for hyphens.
+    names = (name.replace(b"_", b"-") for name, _ in scope["headers"])
+    return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIXES) for name in names)
 
 
 def client_address(scope: Scope) -> str:

@@ -3,8 +3,11 @@
 Reads the Authorization header and the clock; keeps verified tokens in memory.
 """
 
+import base64
+import binascii
 import math
 import re
+import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -14,9 +17,13 @@ import jwt
 from starlette.types import Scope
 
 from switchyard.domain import labels
-from switchyard.domain.errors import Forbidden, InvalidField, SettingError, Unauthorized
+from switchyard.domain.errors import Forbidden, InvalidField, InvalidJson, SettingError, Unauthorized
 from switchyard.domain.ids import AccountId
+from switchyard.entrypoints.http.transport.bodies import parse_object
+from switchyard.entrypoints.http.transport.revoked import RevokedTokens
 from switchyard.ports.clock import Clock
+from switchyard.settings import Settings, jwt_secret
+from switchyard.telemetry.metrics import Metrics
 
 # One algorithm for one kind of key, so that a public key can never be used as a shared secret.
 ALGORITHM = "HS256"
@@ -48,6 +55,9 @@ _REJECTIONS: tuple[tuple[type[jwt.PyJWTError], str, str], ...] = (
 
 # RFC 6749: the scopes of a token are one text, separated by spaces.
 SCOPE = re.compile(r"[!#-\[\]-~]{1,64}")
+OPERATOR_SCOPES = "admin:"
+# Grants nothing but the details of `/health*`, which every other scope of an operator shows too.
+HEALTH_SCOPE = "admin:health"
 
 
 class Grant(NamedTuple):
@@ -58,13 +68,31 @@ class Grant(NamedTuple):
     subject: str
     """The person or program that the token was issued to."""
     scopes: frozenset[str]
+    jti: str | None = None
+    """The token's id, by which it can be revoked."""
+
+    @property
+    def ends_at(self) -> datetime:
+        """When the token expires."""
+        return datetime.fromtimestamp(min(self.expires_at, _LATEST), UTC)
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether the token has a scope of operators, such as `admin:kill`."""
+        return any(scope.startswith(OPERATOR_SCOPES) for scope in self.scopes)
 
 
 class TokenVerifier:
     """Finds the account that an Authorization header authenticates."""
 
     def __init__(
-        self, secret: bytes | str, *, clock: Clock, audience: str | None = None, issuer: str | None = None
+        self,
+        secret: bytes | str,
+        *,
+        clock: Clock,
+        audience: str | None = None,
+        issuer: str | None = None,
+        revoked: RevokedTokens | None = None,
     ) -> None:
         try:
             self._secret = jwt.get_algorithm_by_name(ALGORITHM).prepare_key(secret)
@@ -73,6 +101,7 @@ class TokenVerifier:
         self._clock = clock
         self._audience = audience
         self._issuer = issuer
+        self._revoked = revoked
         self._verified: dict[bytes, Grant] = {}
         self._sweep_at = 0.0
 
@@ -87,9 +116,11 @@ class TokenVerifier:
         now = self._clock.now().timestamp()
         known = self._verified.get(authorization_header)
         if known is not None and now < known.expires_at:
+            self._check_revoked(known)
             return known
         self._verified.pop(authorization_header, None)
         grant = self._examine(bearer_token(authorization_header), now)
+        self._check_revoked(grant)
         if now >= self._sweep_at:
             self._verified = {header: known for header, known in self._verified.items() if now < known.expires_at}
             self._sweep_at = now + SWEEP_SECONDS
@@ -98,10 +129,13 @@ class TokenVerifier:
         self._verified[authorization_header] = grant
         return grant
 
-    def verify_until(self, authorization_header: bytes | None) -> tuple[AccountId, datetime]:
-        """Return the account and when the token expires; raises Unauthorized."""
-        grant = self.grant(authorization_header)
-        return grant.account, datetime.fromtimestamp(min(grant.expires_at, _LATEST), UTC)
+    def is_revoked(self, grant: Grant) -> bool:
+        """Whether the token of a grant has been revoked."""
+        return self._revoked is not None and self._revoked.includes(grant.jti)
+
+    def _check_revoked(self, grant: Grant) -> None:
+        if self._revoked is not None:
+            self._revoked.check(grant.jti)
 
     def subject_with(self, authorization_header: bytes | None, scope: str) -> str:
         """Return the subject of a token that has the scope; raises Unauthorized and Forbidden."""
@@ -122,12 +156,14 @@ class TokenVerifier:
         account = claims["accountId"] if "accountId" in claims else claims.get("sub")
         if not is_account(account):
             raise Unauthorized("TOKEN_INVALID", "the token's accountId (or sub) is not a valid account id")
-        subject, scope = claims.get("sub"), claims.get("scope")
+        strict_parts(token)
+        subject, scope, jti = claims.get("sub"), claims.get("scope"), claims.get("jti")
         return Grant(
             account=AccountId(account),
             expires_at=expires_at,
             subject=subject if isinstance(subject, str) and subject else account,
             scopes=frozenset(scope.split(" ")) - {""} if isinstance(scope, str) else frozenset(),
+            jti=jti if isinstance(jti, str) else None,
         )
 
     def _claims(self, token: bytes) -> dict[str, Any]:
@@ -155,6 +191,52 @@ class TokenVerifier:
                 ("TOKEN_INVALID", "the token's header or subject is invalid"),
             )
             raise Unauthorized(reason, message) from error
+
+
+def strict_parts(token: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and claims, parsed so that every reader of the token sees the same: no duplicate members."""
+    parts = token.split(b".")
+    if len(parts) != 3:
+        raise malformed_token()
+    try:
+        header, payload = (parse_object(_decoded(part)) for part in parts[:2])
+    except InvalidJson as error:
+        raise malformed_token() from error
+    return header, payload
+
+
+def _decoded(part: bytes) -> bytes:
+    try:
+        return base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise malformed_token() from error
+
+
+def malformed_token() -> Unauthorized:
+    """Return the error for a text that is no token, or one that readers may read in different ways."""
+    return Unauthorized("TOKEN_MALFORMED", "the Authorization header contains no JSON Web Token")
+
+
+def verifier(settings: Settings, clock: Clock, metrics: Metrics) -> TokenVerifier:
+    """Return the verifier of the settings' secret; `clock`: wall time."""
+    return TokenVerifier(
+        jwt_secret(settings),
+        clock=clock,
+        audience=settings.jwt_audience,
+        issuer=settings.jwt_issuer,
+        revoked=revoked_tokens(settings, clock, metrics),
+    )
+
+
+def revoked_tokens(settings: Settings, clock: Clock, metrics: Metrics) -> RevokedTokens:
+    """Return the list of the settings, or the one that may be in the data folder."""
+    path = settings.revoked_tokens
+    return RevokedTokens(
+        path or settings.data_dir / "revoked_tokens",
+        clock=clock,
+        must_exist=path is not None,
+        on_state=metrics.process.revoked_tokens_up.set,
+    )
 
 
 def issue_token(
@@ -187,6 +269,7 @@ def issue_token(
         "aud": audience,
         "iss": issuer,
         "scope": " ".join(scopes) or None,
+        "jti": secrets.token_hex(16),
     }
     present = {name: value for name, value in claims.items() if value is not None}
     return jwt.encode(present, secret, algorithm=ALGORITHM)

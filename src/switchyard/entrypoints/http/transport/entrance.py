@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from switchyard.domain.errors import RequestError
 from switchyard.entrypoints.http.errors import TooManyConnections, error_response
-from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, limited_as
+from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, client_address, limited_as
 from switchyard.entrypoints.http.transport.doors import Doors, guarded
 
 
@@ -26,14 +26,10 @@ class Entrance:
         send = guarded(send)
         try:
             self._doors.admit(scope)
-            peer = scope["client"]
-            if peer is None or not self._caps.proxies.trusts(peer[0]):
+            if not self._caps.proxies.see_through(scope):
                 await self._app(scope, receive, send)
                 return
-            forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
-            client = self._caps.proxies.client_of(peer[0], forwarded)
-            scope["client"] = client, 0
-            name = limited_as(client)
+            name = limited_as(client_address(scope))
             if not self._caps.enter_client(name):
                 raise TooManyConnections(self._caps.per_address_max)
         except RequestError as error:

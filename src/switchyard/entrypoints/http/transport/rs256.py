@@ -3,8 +3,7 @@
 Reads the Authorization header, the key ring and the clock; keeps nothing.
 """
 
-import base64
-import binascii
+import secrets
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -13,12 +12,19 @@ import jwt
 
 from switchyard.adapters.files.signing_keys import SigningKey
 from switchyard.domain import labels
-from switchyard.domain.errors import Forbidden, InvalidField, InvalidJson, Unauthorized
+from switchyard.domain.errors import Forbidden, InvalidField, Unauthorized
 from switchyard.domain.ids import AccountId
 from switchyard.domain.pdca.strategies import Tenants, tenant_of_account, tenant_of_client
-from switchyard.entrypoints.http.transport.auth import LEEWAY_SECONDS, SCOPE, bearer_token, is_account, numeric_date
-from switchyard.entrypoints.http.transport.bodies import parse_object
+from switchyard.entrypoints.http.transport.auth import (
+    LEEWAY_SECONDS,
+    SCOPE,
+    bearer_token,
+    is_account,
+    numeric_date,
+    strict_parts,
+)
 from switchyard.entrypoints.http.transport.key_ring import KeyRing
+from switchyard.entrypoints.http.transport.revoked import RevokedTokens
 from switchyard.ports.clock import Clock
 
 # One algorithm for one kind of key: a public key can never be used as a shared secret.
@@ -45,9 +51,10 @@ class PdcaGrant(NamedTuple):
 class PdcaTokens:
     """Finds the client that an Authorization header authenticates."""
 
-    def __init__(self, ring: KeyRing, *, clock: Clock, issuer: str) -> None:
+    def __init__(self, ring: KeyRing, *, clock: Clock, issuer: str, revoked: RevokedTokens | None = None) -> None:
         """`clock`: wall time."""
         self._ring = ring
+        self._revoked = revoked
         self._clock = clock
         self._issuer = issuer
 
@@ -69,12 +76,17 @@ class PdcaTokens:
             raise _invalid("the token's iss is not the issuer that this server trusts")
         if not _audiences_of(claims).intersection(audiences):
             raise _invalid(f"the token's aud must be {' or '.join(sorted(audiences))}")
+        jti = claims.get("jti")
+        if jti is not None and not isinstance(jti, str):
+            raise _invalid("the token's jti must be a text")
+        if self._revoked is not None:
+            self._revoked.check(jti)
         client_id = _client_of(claims)
         return PdcaGrant(client_id, _scopes_of(claims), _tenants_of(claims, client_id))
 
     async def _verified(self, token: bytes) -> dict[str, Any]:
         """Return the claims of a token whose signature is right."""
-        header, payload = _strict_parts(token)
+        header, payload = strict_parts(token)
         if header.get("alg") != ALGORITHM:
             raise _invalid(f"tokens must be signed with {ALGORITHM}")
         if "crit" in header or "b64" in header:
@@ -124,29 +136,11 @@ def issue_pdca_token(
         "iat": int(now.timestamp()),
         "exp": int((now + ttl).timestamp()),
         "scope": " ".join(scopes),
+        "jti": secrets.token_hex(16),
     }
     if accounts is not None:
         claims["accounts"] = accounts if accounts == ALL_ACCOUNTS else list(accounts)
     return jwt.encode(claims, key.pem, algorithm=ALGORITHM, headers={"kid": key.kid})
-
-
-def _strict_parts(token: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return header and claims, parsed so that every reader of the token sees the same: no duplicate members."""
-    parts = token.split(b".")
-    if len(parts) != 3:
-        raise _malformed()
-    try:
-        header, payload = (parse_object(_decoded(part)) for part in parts[:2])
-    except InvalidJson as error:
-        raise _malformed() from error
-    return header, payload
-
-
-def _decoded(part: bytes) -> bytes:
-    try:
-        return base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise _malformed() from error
 
 
 def _audiences_of(claims: dict[str, Any]) -> frozenset[str]:
@@ -190,7 +184,3 @@ def _tenants_of(claims: dict[str, Any], client_id: str) -> Tenants:
 
 def _invalid(message: str) -> Unauthorized:
     return Unauthorized("TOKEN_INVALID", message)
-
-
-def _malformed() -> Unauthorized:
-    return Unauthorized("TOKEN_MALFORMED", "the Authorization header contains no JSON Web Token")

@@ -52,7 +52,7 @@ async function readSystem() {
   const hasToken = session.tokenOf("account") !== null;
   const ask = (allowed, reading) => (allowed ? settled(reading()) : { reason: session.whyNot("account") });
   const [ready, metrics, venues, kills, doubts] = await Promise.all([
-    get("/health/ready", null, {}, {}, [200, 503]),
+    get("/health/ready", hasToken ? "account" : null, {}, {}, [200, 503]),
     settled(getText("/metrics")),
     ask(hasToken, () => get("/venues", "account")),
     session.hasScope("admin:kill") ? ask(hasToken, () => get("/admin/kills", "account", {}, { limit: KILLS_MAX })) : null,
@@ -102,7 +102,7 @@ function tile(name, value, level, note, onClick = null) {
 function readyTile({ ready }) {
   const words = { ready: "ready", degraded: "degraded", not_ready: "not ready" };
   const wrong = ready.checks.filter((check) => check.status !== "ok");
-  const note = wrong.length === 0 ? "all checks are ok" : wrong.map((check) => `${check.check}: ${check.detail}`).join("; ");
+  const note = wrong.length === 0 ? "all checks are ok" : wrong.map((check) => `${check.check}: ${check.detail ?? check.status}`).join("; ");
   return tile("Gateway", words[ready.status] ?? ready.status, levelOf(ready.status), note);
 }
 
@@ -167,7 +167,7 @@ function checkTable(ready) {
   const columns = [
     { title: "Check", text: (row) => row.check },
     { title: "State", show: (row) => badge(row.status, levelOf(row.status)) },
-    { title: "Found", text: (row) => row.detail },
+    { title: "Found", text: (row) => row.detail ?? "" },
   ];
   return table("Checks of this process", columns, ready.checks);
 }
