@@ -9,7 +9,7 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.bootstrap.databases import lookup_decides
 from switchyard.bootstrap.rates import open_rates
-from switchyard.domain.ids import VenueName, WorkerId, tag_of
+from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId, tag_of
 from switchyard.flow.executions.gaps import GapWatch
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.recall import StrayRecall
@@ -18,8 +18,9 @@ from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
 from switchyard.flow.health.breaker import VenueBreaker
 from switchyard.flow.health.shared import HealthWriter
-from switchyard.flow.history.restore import mark_read, restored_at, was_read
+from switchyard.flow.history.restore import mark_read, restored_at, restored_seq, was_read
 from switchyard.flow.kill.cancels import KillCancels
+from switchyard.flow.lost_amends import LostAmends
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.closes import Closes
 from switchyard.flow.sending.collars import Collars
@@ -62,10 +63,21 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     if core.settings.database_url is not None:  # otherwise no other process can read it
         writer = HealthWriter(core.health, core.settings.venue_names, core.sequencer.commit, core.clock)
         core.supervisor.start(stack, "venue health", writer.run)
+    amends = LostAmends(
+        restored_seq=await restored_seq(core.database.journal),
+        is_ours=partial(_is_ours, core),
+        journal=core.database.journal,
+        commit=core.sequencer.commit,
+        clock=core.clock,
+    )
     for venue in core.venues.values():
-        watch = _start_resolver(core, venue, stack)
+        watch = _start_resolver(core, venue, amends, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
-        core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, watch))
+        core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, watch, amends))
+
+
+def _is_ours(core: Core, client_id: VenueClientOrderId) -> bool:
+    return tag_of(client_id) == core.installation.tag
 
 
 def _breaker(core: Core, venue: VenueSettings) -> VenueBreaker:
@@ -86,7 +98,7 @@ def _mass_cancels(core: Core) -> dict[VenueName, MassCancel]:
     }
 
 
-def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWatch:
+def _start_resolver(core: Core, venue: Venue, amends: LostAmends, stack: AsyncExitStack) -> VenueWatch:
     """Watch whether the venue answers, and settle its doubts; each venue alone, so that none waits for another."""
     watch = VenueWatch(venue, clock=core.clock, metrics=core.metrics, breaker=core.health.breaker(venue.name))
     resolver = Resolver(
@@ -97,6 +109,7 @@ def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWat
         commit=core.sequencer.commit,
         clock=core.clock,
         metrics=core.metrics,
+        amends=amends,
     )
     core.supervisor.start(stack, f"watch {venue.name}", watch.run)
     core.supervisor.start(stack, f"resolve {venue.name}", resolver.run)
@@ -163,7 +176,7 @@ def _gate(core: Core, venue: VenueName, dispatcher: Dispatcher) -> VenueGate:
     )
 
 
-async def _follow(core: Core, venue: Venue, watch: VenueWatch) -> None:
+async def _follow(core: Core, venue: Venue, watch: VenueWatch, amends: LostAmends) -> None:
     """Record what happened at the venue while no worker ran, open it for sending, then record its reports."""
     gate = core.gates[venue.name]
     decides = lookup_decides(core.settings, venue.name)
@@ -177,8 +190,9 @@ async def _follow(core: Core, venue: Venue, watch: VenueWatch) -> None:
         clock=core.clock,
         metrics=core.metrics,
         gate=gate,
-        is_ours=lambda client_id: tag_of(client_id) == core.installation.tag,
+        is_ours=partial(_is_ours, core),
         trading_day=core.settings.risk.stateful.trading_day,
+        amends=amends,
     )
     sync = VenueSync(venue, recorder, journal=core.database.journal, clock=core.clock, metrics=core.metrics, gate=gate)
     await sync.run()

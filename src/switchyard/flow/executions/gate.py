@@ -54,6 +54,7 @@ class VenueGate:
         self._closed: str | None = None
         self._unheard: str | None = None
         self._ended: frozenset[OrderId] = frozenset()
+        self._waiting_count = 0
         self.is_open = False
         self.is_locked = False
         metrics.venue_state.labels(venue).set(0)
@@ -67,7 +68,7 @@ class VenueGate:
             held = None if self._breaker is None else self._breaker.reason
             if held is not None:
                 return VenueProblem(self._venue, False, f"its circuit breaker is open: {held}")
-            reasons = [reason for reason in (self._unheard, self._open_there) if reason is not None]
+            reasons = [reason for reason in (self._unheard, self._waiting, self._open_there) if reason is not None]
             return VenueProblem(self._venue, True, "; ".join(reasons)) if reasons else None
         waits = self._clock.monotonic() - self._made_at
         reason = self._closed or (f"not synchronised after {waits:.0f} s" if waits >= SYNC_SECONDS else None)
@@ -107,6 +108,16 @@ class VenueGate:
         if self._breaker is not None:
             self._breaker.note_reports(error)
         self._unheard = f"its reports cannot be read: {error}"
+
+    def note_waiting(self, count: int) -> None:
+        """So many reports wait until the venue can be asked about their orders, after a restore."""
+        self._waiting_count = count
+
+    @property
+    def _waiting(self) -> str | None:
+        if not self._waiting_count:
+            return None
+        return f"{self._waiting_count} report(s) that end orders of before the restore wait for a lookup"
 
     def note_ended(self, order_ids: Collection[OrderId]) -> None:
         """All orders that have ended here and that the venue shows open; each is counted and logged once."""

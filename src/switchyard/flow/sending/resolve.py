@@ -13,6 +13,7 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.flow.decide import Commit, decide
+from switchyard.flow.lost_amends import LostAmends
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.doubts import Doubt, Doubts
 from switchyard.flow.sending.moved import log_moved
@@ -69,7 +70,9 @@ class Resolver:
         commit: Commit,
         clock: Clock,
         metrics: Metrics,
+        amends: LostAmends | None = None,
     ) -> None:
+        self._amends = amends
         self._watch = watch
         self._venue = watch.venue
         self._journal = journal
@@ -151,6 +154,8 @@ class Resolver:
         change = await decide(self._journal, self._commit, due.row.order_id, decision, due.state)
         if change is None:
             return False
+        if found is not None and self._amends is not None:
+            await self._amends.adopt((await self._journal.load([due.row.order_id]))[due.row.order_id], found)
         verdict = "absent" if found is None else "found"
         self._metrics.resolved.labels(verdict).inc()
         trace_id = due.state.order.trace_id
