@@ -24,7 +24,7 @@ from switchyard.flow.lost_amends import LostAmends
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.closes import Closes
 from switchyard.flow.sending.collars import Collars
-from switchyard.flow.sending.declared import declare
+from switchyard.flow.sending.declared import class_text, declare
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
@@ -120,7 +120,10 @@ async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack
     settings, database = core.settings, core.database
     key_ttl = max(settings.idempotency_ttl, settings.do_key_ttl)
     worker = WorkerId("wrk_" + fresh_ulid(core.clock, core.randomness))
-    lanes = core.lanes = HeldLanes(database.lanes, worker, core.clock)
+    await database.liveness.hold(worker)
+    declared = {name: class_text(venue.capabilities) for name, venue in core.venues.items()}
+    lanes = core.lanes = HeldLanes(database.lanes, worker, core.clock, declared)
+    await lanes.join()
     dispatcher = Dispatcher(
         worker=worker,
         sequencer=core.sequencer,
