@@ -21,6 +21,8 @@ from switchyard.domain.outbox import OrderState
 from switchyard.domain.replay import Replay
 from switchyard.domain.reports import ExecutionReport, ReportStatus
 from switchyard.flow.executions.recall import StrayRecall
+from switchyard.flow.sending.answering import VenueWatch
+from switchyard.flow.sending.resolve import Resolver
 from switchyard.ports.venue import VenueAmend
 from tests.support.build import VENUE, an_accept, an_entry, state_after
 from tests.support.databases import Database
@@ -101,7 +103,10 @@ async def test_an_end_is_applied_only_after_a_lookup_and_the_order_goes_on_as_it
     await check_replay(sweeping, order)
 
 
-async def test_reports_that_came_before_the_lookup_are_applied_under_their_own_ids(sweeping: Sweeping) -> None:
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_reports_that_came_before_the_lookup_are_applied_under_their_own_ids(
+    sweeping: Sweeping, database: Database, is_new: bool
+) -> None:
     order = await sweeping.working()
     state = await sweeping.state(order)
     fills = [of_leg(report(state, "a", "10", "10"), FIRST), of_leg(report(state, "b", "20", "30"), SECOND)]
@@ -114,9 +119,10 @@ async def test_reports_that_came_before_the_lookup_are_applied_under_their_own_i
         "b:20",
         amends=(an_amend(FIRST, 150), an_amend(SECOND, 200)),
     )
-    recall = StrayRecall(sweeping.venue, sweeping.recorder, queries=sweeping.queries)
     await sweeping.receive(an_end(state))
 
+    recorder = Sweeping(database, restored_seq=RESTORED_SEQ).recorder if is_new else sweeping.recorder
+    recall = StrayRecall(sweeping.venue, recorder, queries=sweeping.queries)
     assert await recall.run_once() == 2
     order = (await sweeping.state(order)).order
     assert (order.status, int(order.qty), int(order.filled_qty)) == ("PARTIALLY_FILLED", 200, 30)
@@ -260,3 +266,30 @@ async def test_an_order_that_was_queued_in_the_backup_is_the_one_that_was_sent_a
     after = (await sweeping.state(state.order)).order
     assert (after.status, int(after.qty), int(after.filled_qty)) == ("PARTIALLY_FILLED", 150, 30)
     await check_replay(sweeping, after)
+
+
+async def test_the_resolver_records_the_amends_of_an_order_in_doubt_that_it_finds(
+    sweeping: Sweeping, database: Database
+) -> None:
+    accepted = an_accept(qty=Decimal(100))
+    await sweeping.commit(accepted)
+    state = state_after(accepted)
+    await sweeping.commit(decisions.record_doubt(state, state.row("new", 1), "RESTORED", None, START))
+    show(sweeping, state.order, "WORKING", amends=(an_amend(FIRST, 150), an_amend(SECOND, 200)))
+    watch = VenueWatch(sweeping.venue, clock=sweeping.clock, metrics=sweeping.metrics)
+    resolver = Resolver(
+        watch,
+        journal=sweeping.journal,
+        queries=database.queries,
+        liveness=database.liveness,
+        commit=sweeping.commit,
+        clock=sweeping.clock,
+        metrics=sweeping.metrics,
+        amends=sweeping.amends,
+    )
+    await watch.probe_once()
+    assert await resolver.run_once() == 1
+    after = await sweeping.state(state.order)
+    assert (after.order.status, int(after.order.qty), current_id(after.order)) == ("WORKING", 200, SECOND)
+    assert [row.status for row in after.outbox] == ["sent", "sent", "sent"]
+    await check_replay(sweeping, after.order)
