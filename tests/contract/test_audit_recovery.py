@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.adapters.files import audit_file
+from switchyard.adapters.memory.clock import START
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.flow.readers import audit
 from tests.support.audit_fixture import AuditFixture, audit_fixture
@@ -141,4 +142,24 @@ async def test_a_cut_file_keeps_its_cursor_and_head_until_it_has_caught_up(
     assert await log.cursor_seq() == 6
     assert log.head_path.read_bytes() == head
     await log.write_all(writer)
+    await log.check()
+
+
+async def test_a_file_that_was_renamed_when_an_epoch_began_is_not_a_cut_and_is_written_again(log: AuditFixture) -> None:
+    await log.add_events(5)
+    await log.write_and_close()
+    await log.journal.open_epoch(1, 5, START)  # type: ignore[attr-defined]
+    renamed = log.path.rename(audit_file.path_before(log.path, 2))
+    log.head_path.rename(audit_file.path_before(log.head_path, 2))
+    await log.add_events(2)
+    await log.write_and_close()
+    assert log.count("audit_file_cuts_total") == 0
+    await log.check()
+
+    # One that is shorter than the cursor has lost lines, and so has one that disappears in the epoch itself.
+    await log.journal.open_epoch(2, 0, START)  # type: ignore[attr-defined]
+    log.path.rename(audit_file.path_before(log.path, 3)).write_bytes(renamed.read_bytes())
+    log.head_path.unlink()
+    await log.write_and_close()
+    assert log.count("audit_file_cuts_total") == 1
     await log.check()

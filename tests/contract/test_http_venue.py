@@ -892,3 +892,25 @@ async def test_an_unknown_order_that_was_not_asked_for_is_no_absence() -> None:
     async with scripted_server(answer) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable):
             await venue.find_by_client_order_id(ORDER.venue_client_order_id)
+
+
+# Orders that an amend has replaced.
+
+
+async def test_a_successor_that_the_broker_names_and_does_not_show_is_unavailable_and_not_absent() -> None:
+    replaced = reply(200, order_response(status="canceled", replaced_by="two"))
+    unknown = reply(404, {"error": "UNKNOWN_ORDER"})
+    async with scripted_server(replaced, unknown) as server, http_venue(server.url) as venue:
+        with pytest.raises(VenueUnavailable, match="two"):
+            await venue.find_by_client_order_id(ID)
+    async with scripted_server(unknown) as server, http_venue(server.url) as venue:
+        assert await venue.find_by_client_order_id(ID) is None
+
+
+async def test_the_cancel_of_a_successor_that_the_broker_does_not_show_is_tried_again() -> None:
+    replaced = order_response(status="canceled", replaced_by="two")
+    ended, unknown = reply(409, {"error": "ORDER_FINAL", "order": replaced}), reply(404, {"error": "UNKNOWN_ORDER"})
+    async with scripted_server(ended, unknown) as server, http_venue(server.url) as venue:
+        assert unlocated(await venue.cancel(ORDER)) == Unsent("REPLACED", "two", bytes_sent=True)
+    async with scripted_server(unknown) as server, http_venue(server.url) as venue:
+        assert await venue.cancel(ORDER) == VenueRejected("UNKNOWN_ORDER")

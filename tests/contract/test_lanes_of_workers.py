@@ -6,9 +6,11 @@ from datetime import timedelta
 import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.lanes import PostgresLanes
-from switchyard.domain.ids import WorkerId
+from switchyard.domain.errors import DifferentDeclarations
+from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import LANES
 from tests.support.databases import Database
 from tests.support.stepped import step_server_clock
@@ -107,3 +109,46 @@ async def test_a_step_of_the_servers_clock_makes_no_worker_silent(
         await step_server_clock(postgres_url, timedelta(hours=hours))
         assert (await two.lanes.hold(TWO, [])).lanes == frozenset()
         assert (await one.lanes.hold(ONE, [])).lanes == ALL
+
+
+A, B = VenueName("a"), VenueName("b")
+
+
+@pytest.mark.parametrize("engine", ["memory", "postgres"])
+async def test_workers_that_declare_a_venue_differently_do_not_run_at_the_same_time(
+    engine: str, databases: list[PostgresDatabase]
+) -> None:
+    memory = MemoryDatabase(ManualClock())
+    one, two, three = [memory] * 3 if engine == "memory" else databases
+    for worker in (ONE, TWO, THREE):
+        await memory.liveness.hold(worker)
+    strong, weak = {A: "dedupe=permanent", B: "same"}, {A: "dedupe=none", B: "same"}
+    await one.lanes.hold(ONE, [], strong)
+    for _ in range(2):
+        with pytest.raises(DifferentDeclarations, match=r"venue a: worker one, .*permanent; .*dedupe=none.*VENUE_.*_A"):
+            await two.lanes.hold(TWO, [], weak)
+    # It was not registered: the first one keeps every lane, and one that agrees, or has other venues, joins.
+    assert (await one.lanes.hold(ONE, [], strong)).share == LANES
+    assert (await two.lanes.hold(TWO, [], {B: "same", VenueName("c"): "other"})).lanes == frozenset()
+    await three.lanes.hold(THREE, [], strong)
+    with pytest.raises(DifferentDeclarations):
+        await two.lanes.hold(TWO, [], weak)
+
+
+@pytest.mark.parametrize("gone", ["ended", "silent"])
+async def test_other_declarations_are_possible_once_the_worker_is_gone(
+    databases: list[PostgresDatabase], gone: str
+) -> None:
+    one, two, _ = databases
+    clock = ManualClock()
+    lanes = PostgresLanes(two._reader, clock)
+    await one.lanes.hold(ONE, [], {A: "strong"})
+    with pytest.raises(DifferentDeclarations):
+        await lanes.hold(TWO, [], {A: "weak"})
+    if gone == "ended":
+        await one.liveness.close()
+    else:
+        clock.advance(timedelta(seconds=11))
+    assert (await lanes.hold(TWO, [], {A: "weak"})).lanes == ALL
+    with pytest.raises(DifferentDeclarations, match="worker two"):  # it was only paused, and ends now
+        await one.lanes.hold(ONE, [], {A: "strong"})

@@ -1,20 +1,34 @@
 """Corrections and busts change the gateway's position, in whatever order they arrive, and a replay finds the same."""
 
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from itertools import permutations
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
+from switchyard.domain.changes import Execution
 from switchyard.domain.errors import JournalUnavailable
+from switchyard.domain.ids import VenueName
 from switchyard.domain.lines import parse_line
 from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.domain.replay import Replay
+from switchyard.ports.queries import Queries
 from tests.support.build import ACCOUNT, an_accept
 from tests.support.databases import Database
 from tests.support.recording import KEY, RecorderHarness, fills
+from tests.support.wrapped import Forwarding
 
 TOTAL = (ACCOUNT, ACCOUNT_TOTAL)
+
+
+class _Raced(Forwarding):
+    """The queries, with a look at the recorded executions during which something else happens."""
+
+    def __init__(self, queries: Queries, executions: Callable[..., Awaitable[Mapping[str, Execution]]]) -> None:
+        super().__init__(queries)
+        self.executions = executions
 
 
 async def check_replay(harness: RecorderHarness) -> None:
@@ -110,3 +124,51 @@ async def test_a_process_that_is_killed_while_it_records_an_early_bust_leaves_it
     await harness.recorder.run_once()
     assert (await harness.position()).qty == 0
     await check_replay(harness)
+
+
+async def test_an_execution_that_a_lookup_shows_is_revised_by_the_bust_that_another_process_has_read(
+    database: Database,
+) -> None:
+    """A process that is behind in the reports finds the execution first, and the venue never reports it."""
+    behind, ahead = RecorderHarness(database), RecorderHarness(database)
+    [state, other] = await behind.orders(an_accept(), an_accept())
+    [fill], [first] = fills([state], "100"), fills([other], "5")
+    behind.venue.script.append(first)
+    await behind.recorder.run_once()
+    bust = replace(fill, exec_id="bust-1", exec_type="CANCEL", ref_exec_id=fill.exec_id, last_qty=Decimal(0))
+    ahead.venue.script += [first, bust]
+    await ahead.recorder.run_once()
+
+    assert await behind.recorder.apply([fill]) == 1
+
+    assert (await behind.position()).qty == 5
+    await check_replay(behind)
+
+
+async def test_a_bust_that_two_processes_read_at_once_is_looked_for_by_both(database: Database) -> None:
+    late, first = RecorderHarness(database), RecorderHarness(database)
+    [state] = await late.orders(an_accept())
+    [fill], [earlier] = fills([state], "100"), fills([state], "5")
+    for one in (late, first):
+        one.venue.script.append(earlier)
+        await one.recorder.run_once()
+    bust = replace(fill, exec_id="bust-1", exec_type="CANCEL", ref_exec_id=fill.exec_id, last_qty=Decimal(0))
+    known = late.recorder.revisions._queries.executions
+    asked = 0
+
+    async def executions(venue: VenueName, ids: Sequence[str]) -> Mapping[str, Execution]:
+        """Let the other process record the bust after this one has looked for it."""
+        nonlocal asked
+        found, asked = await known(venue, ids), asked + 1
+        if asked == 1:
+            await first.recorder.run_once()
+        return found
+
+    late.recorder.revisions._queries = cast(Queries, _Raced(late.queries, executions))
+    first.venue.script.append(bust)
+    late.venue.script.append(bust)
+    await late.recorder.run_once()
+    late.venue.script.append(fill)
+    await late.recorder.run_once()
+    assert (await late.position()).qty == 5
+    await check_replay(late)

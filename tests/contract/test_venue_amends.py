@@ -18,7 +18,7 @@ from switchyard.domain.idempotency import AMEND_ORDER
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.order_kinds import ALL_KINDS
-from switchyard.ports.venue import Accepted, AmendMode, Capabilities, Venue, VenueRejected
+from switchyard.ports.venue import Accepted, AmendMode, Capabilities, Venue, VenueAmend, VenueRejected
 from tests.support.venue_orders import an_order, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
@@ -81,11 +81,30 @@ async def test_an_amend_is_carried_out_once_and_found_by_its_own_id(venue: Venue
     assert isinstance(stale, VenueRejected), "a copy of an amend that another one has followed must change nothing"
     [shown] = await open_orders(venue)
     for client_id in ("one", "amend-2"):
-        assert await venue.find_by_client_order_id(VenueClientOrderId(client_id)) == shown
+        found = await venue.find_by_client_order_id(VenueClientOrderId(client_id))
+        assert found is not None and replace(found, amends=()) == replace(shown, amends=())
     assert await venue.find_by_client_order_id(VenueClientOrderId("amend-3")) is None
     replaces = venue.capabilities.amend == "cancel_replace"
     assert shown.venue_client_order_id == ("amend-2" if replaces else "one")
     assert shown.venue_order_id == second.venue_order_id
+
+
+@pytest.mark.parametrize("venue", ["paper", "in_place", "cancel_replace"], indirect=True)
+async def test_a_lookup_shows_the_amends_that_made_the_order_what_it_is(venue: Venue) -> None:
+    order = an_order("one", price=FAR)
+    await venue.submit(order)
+    await venue.amend(order, an_amend(1, "one"))
+    await venue.amend(order, an_amend(2, "amend-1", qty=3000, price="2"))
+    replaces = venue.capabilities.amend == "cancel_replace"
+    last = VenueAmend(
+        client_order_id=VenueClientOrderId("amend-2"), replaces=replaces, qty=Decimal(3000), price=Decimal(2)
+    )
+    first = replace(last, client_order_id=VenueClientOrderId("amend-1"), qty=Decimal(2000), price=Decimal(FAR))
+    found = await venue.find_by_client_order_id(VenueClientOrderId("one"))
+    assert found is not None and found.amends == ((first, last) if replaces else (last,))
+    await venue.submit(an_order("two", price=FAR))
+    plain = await venue.find_by_client_order_id(VenueClientOrderId("two"))
+    assert plain is not None and plain.amends == ()
 
 
 async def test_an_amended_order_is_cancelled_by_the_id_that_it_has_now(venue: Venue) -> None:

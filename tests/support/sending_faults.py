@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName, Worker
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.reports import ExecutionReport
-from switchyard.ports.lanes import LaneShare
+from switchyard.ports.lanes import NOTHING_DECLARED, LaneShare
 from switchyard.ports.venue import (
     Accepted,
     Ambiguous,
@@ -159,11 +159,13 @@ class FaultyLanes(Forwarding):
         super().__init__(port)
         self._site = site
 
-    async def hold(self, worker: WorkerId, given_up: Sequence[int]) -> LaneShare:
+    async def hold(
+        self, worker: WorkerId, given_up: Sequence[int], declared: Mapping[VenueName, str] = NOTHING_DECLARED
+    ) -> LaneShare:
         await self._site.passes()
         if self._site.happens(self._site.plan.unread):
             raise JournalUnavailable("planned: not renewed")
-        share: LaneShare = await self.port.hold(worker, given_up)
+        share: LaneShare = await self.port.hold(worker, given_up, declared)
         await self._site.passes()
         return share
 

@@ -18,6 +18,7 @@ from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import GRACE, Sweeper
+from switchyard.flow.lost_amends import LostAmends
 from switchyard.ports.venue import Capabilities, ReportPage, VenueFill, VenueOrder, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
@@ -25,6 +26,7 @@ from tests.support.databases import Database
 from tests.support.sequencing import running_sequencer
 
 KEY = (ACCOUNT, "USDJPY")
+OUR_TAG = "ours"
 _groups = count(1)
 
 
@@ -45,6 +47,8 @@ class ShownVenue(NullVenue):
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         self.asked.append(client_id)
+        if not self.can_be_asked:
+            raise VenueUnavailable("not now")
         return self.shown.get(client_id)
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
@@ -74,18 +78,28 @@ class ShownVenue(NullVenue):
 class Sweeping:
     """A recorder and a sweeper with their venue and orders."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, restored_seq: int | None = None) -> None:
+        """`restored_seq`: the first number after a restore."""
         self.journal, self.queries = database.journal, database.queries
         self.venue = ShownVenue()
         self.clock = ManualClock()
         self.metrics = Metrics()
+        sequencer = running_sequencer(self.journal, self.clock, self.metrics)
+        self.amends = LostAmends(
+            restored_seq=restored_seq,
+            is_ours=lambda client_id: client_id.startswith(OUR_TAG),
+            journal=self.journal,
+            commit=sequencer.commit,
+            clock=self.clock,
+        )
         self.recorder = Recorder(
             self.venue,
             journal=self.journal,
             queries=self.queries,
-            sequencer=running_sequencer(self.journal, self.clock, self.metrics),
+            sequencer=sequencer,
             clock=self.clock,
             metrics=self.metrics,
+            amends=self.amends,
         )
         self.sweeper = self.a_sweeper()
 

@@ -226,6 +226,18 @@ def test_an_end_that_no_amend_explains_ends_the_order() -> None:
     assert unsent.shown() == ("CANCELED", 1000, 0, "REFUSED")
 
 
+def test_an_amend_that_the_backup_had_queued_may_have_been_sent_by_the_lost_history() -> None:
+    """Its row is in doubt without an attempt of this database."""
+    story = Story(replaces=True, is_provable=True).amend(2000).in_doubt()
+    assert not story.amend_row.attempt
+    story.report("CANCELED")
+    assert (story.shown(), story.order.leg_end) == (("WORKING", 1000, 0, "PENDING"), "CANCELED")
+    story.report("PARTIALLY_FILLED", 300, leg="amend-1")
+    assert (story.shown(), story.order.leg_end) == (("PARTIALLY_FILLED", 2000, 300, "AMENDED"), None)
+    raised = Story(is_provable=True).amend(2000).in_doubt().report("PARTIALLY_FILLED", 1000)
+    assert raised.shown() == ("PARTIALLY_FILLED", 1000, 1000, "PENDING")
+
+
 def test_an_amend_that_was_taken_for_refused_is_adopted_when_the_venue_shows_it() -> None:
     story = Story(replaces=True).amend(2000).begin().refused().amend(3000)
     story.report("PARTIALLY_FILLED", 100, leg="amend-1")

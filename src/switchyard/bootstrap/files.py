@@ -4,7 +4,7 @@ from pathlib import Path
 
 import structlog
 
-from switchyard.adapters.files.audit_file import LocalAuditFile
+from switchyard.adapters.files.audit_file import LocalAuditFile, path_before
 from switchyard.adapters.files.head_file import LocalHeadFile, head_path_of
 from switchyard.domain.errors import CannotStart, HistoryMismatch
 from switchyard.domain.signed_head import SignedHead, parse_head
@@ -79,7 +79,7 @@ def move_files_aside(settings: Settings, epoch: int) -> None:
     """Rename the audit and head files that describe the journal before the epoch, so that new ones are started."""
     for path in (settings.audit_path, head_path_of(settings.audit_path), _head_path(settings)):
         if path.exists():
-            path.rename(path.with_name(f"{path.name}.before-epoch-{epoch}"))
+            path.rename(path_before(path, epoch))
 
 
 def write_heads(settings: Settings, installation: str, head: Head, clock: Clock) -> None:

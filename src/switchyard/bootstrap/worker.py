@@ -12,7 +12,7 @@ from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.bootstrap.databases import lookup_decides
 from switchyard.bootstrap.rates import open_rates
 from switchyard.bootstrap.venues import clock_offset_of
-from switchyard.domain.ids import VenueName, WorkerId, tag_of
+from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId, tag_of
 from switchyard.flow.executions.gaps import GapWatch
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.recall import StrayRecall
@@ -22,12 +22,13 @@ from switchyard.flow.executions.sync import VenueSync
 from switchyard.flow.health.breaker import VenueBreaker
 from switchyard.flow.health.copies import CopyWatch
 from switchyard.flow.health.shared import HealthWriter
-from switchyard.flow.history.restore import mark_read, restored_at, was_read
+from switchyard.flow.history.restore import mark_read, restored_at, restored_seq, was_read
 from switchyard.flow.kill.cancels import KillCancels
+from switchyard.flow.lost_amends import LostAmends
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.closes import Closes
 from switchyard.flow.sending.collars import Collars
-from switchyard.flow.sending.declared import declare
+from switchyard.flow.sending.declared import class_text, declare
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
@@ -67,12 +68,24 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     if core.settings.database_url is not None:  # otherwise no other process can read it
         writer = HealthWriter(core.health, core.settings.venue_names, core.sequencer.commit, core.clock)
         core.supervisor.start(stack, "venue health", writer.run)
+    amends = LostAmends(
+        restored_seq=await restored_seq(core.database.journal),
+        is_ours=partial(_is_ours, core),
+        journal=core.database.journal,
+        commit=core.sequencer.commit,
+        clock=core.clock,
+    )
     for venue in core.venues.values():
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
         copies[venue.name] = await _copy_watch(core, venue)
-        watch = _start_resolver(core, venue, copies[venue.name], stack)
+        watch = _start_resolver(core, venue, copies[venue.name], amends, stack)
         core.supervisor.start(stack, f"copies {venue.name}", copies[venue.name].run)
-        core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, watch, copies[venue.name]))
+        follow = partial(_follow, core, venue, watch, copies[venue.name], amends)
+        core.supervisor.start(stack, f"venue {venue.name}", follow)
+
+
+def _is_ours(core: Core, client_id: VenueClientOrderId) -> bool:
+    return tag_of(client_id) == core.installation.tag
 
 
 def _breaker(core: Core, venue: VenueSettings) -> VenueBreaker:
@@ -113,7 +126,9 @@ async def _copy_watch(core: Core, venue: Venue) -> CopyWatch:
     return watch
 
 
-def _start_resolver(core: Core, venue: Venue, copies: CopyWatch, stack: AsyncExitStack) -> VenueWatch:
+def _start_resolver(
+    core: Core, venue: Venue, copies: CopyWatch, amends: LostAmends, stack: AsyncExitStack
+) -> VenueWatch:
     """Watch whether the venue answers, and settle its doubts; each venue alone, so that none waits for another."""
     watch = VenueWatch(venue, clock=core.clock, metrics=core.metrics, breaker=core.health.breaker(venue.name))
     resolver = Resolver(
@@ -125,6 +140,7 @@ def _start_resolver(core: Core, venue: Venue, copies: CopyWatch, stack: AsyncExi
         clock=core.clock,
         metrics=core.metrics,
         note_found=copies.note_found,
+        amends=amends,
     )
     core.supervisor.start(stack, f"watch {venue.name}", watch.run)
     core.supervisor.start(stack, f"resolve {venue.name}", resolver.run)
@@ -136,7 +152,10 @@ async def _start_dispatcher(
 ) -> Dispatcher:
     settings, database = core.settings, core.database
     worker = WorkerId("wrk_" + fresh_ulid(core.clock, core.randomness))
-    lanes = core.lanes = HeldLanes(database.lanes, worker, core.clock)
+    await database.liveness.hold(worker)
+    declared = {name: class_text(venue.capabilities) for name, venue in core.venues.items()}
+    lanes = core.lanes = HeldLanes(database.lanes, worker, core.clock, declared)
+    await lanes.join()
     dispatcher = Dispatcher(
         worker=worker,
         sequencer=core.sequencer,
@@ -194,7 +213,7 @@ def _gate(core: Core, venue: VenueName, dispatcher: Dispatcher) -> VenueGate:
     )
 
 
-async def _follow(core: Core, venue: Venue, watch: VenueWatch, copies: CopyWatch) -> None:
+async def _follow(core: Core, venue: Venue, watch: VenueWatch, copies: CopyWatch, amends: LostAmends) -> None:
     """Record what happened at the venue while no worker ran, open it for sending, then record its reports."""
     gate = core.gates[venue.name]
     decides = lookup_decides(core.settings, venue.name)
@@ -208,9 +227,10 @@ async def _follow(core: Core, venue: Venue, watch: VenueWatch, copies: CopyWatch
         clock=core.clock,
         metrics=core.metrics,
         gate=gate,
-        is_ours=lambda client_id: tag_of(client_id) == core.installation.tag,
+        is_ours=partial(_is_ours, core),
         trading_day=core.settings.risk.stateful.trading_day,
         copies=copies,
+        amends=amends,
     )
     sync = VenueSync(venue, recorder, journal=core.database.journal, clock=core.clock, metrics=core.metrics, gate=gate)
     await sync.run()

@@ -52,9 +52,9 @@ class Amend(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """Whether the venue ends the order and puts a new one, with an id of its own, in its place."""
     is_provable: bool = False
     """Whether a lookup at the venue settles a doubt about the amend, also after the order has ended."""
-    operation: str
-    key: str
-    """With the operation: the idempotency key of the request."""
+    operation: str = ""
+    key: str = ""
+    """With the operation: the idempotency key of the request; empty where a restore has lost it."""
 
 
 class AmendDigest(msgspec.Struct, frozen=True, rename="camel"):
@@ -123,10 +123,9 @@ def amend_status(row: OutboxRow) -> AmendStatus:
 
 def amend_result(order: Order, row: OutboxRow) -> KeyResult | None:
     """The result of a settled amend for its key; none while it is not settled."""
-    status = amend_status(row)
-    if status == "PENDING":
+    status, amend = amend_status(row), amend_of(row)
+    if status == "PENDING" or not amend.key:
         return None
-    amend = amend_of(row)
     return KeyResult(
         account_id=order.account_id,
         operation=amend.operation,

@@ -1,6 +1,6 @@
 """A change: events and the rows they make, committed together or not at all, and the outcome of a commit."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -33,16 +33,14 @@ class Execution(msgspec.Struct, frozen=True):
     order_id: OrderId
     stray_client_order_id: VenueClientOrderId | None = None
 
-    def may_replace(self, earlier: "Execution | None", client_order_id: VenueClientOrderId | None) -> bool:
+    def may_replace(self, earlier: "Execution | None", client_order_ids: Container[VenueClientOrderId | None]) -> bool:
         """Whether this execution may be written where `earlier` has the same venue and id.
 
-        `client_order_id` is that of this execution's order; none for a stray.
+        `client_order_ids` are those of this execution's order and of its amends; none for a stray.
         """
         if earlier is None:
             return True
-        return (
-            earlier.order_id == "" and client_order_id is not None and earlier.stray_client_order_id == client_order_id
-        )
+        return earlier.order_id == "" and earlier.stray_client_order_id in client_order_ids
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +86,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         sending = {
             row.order_id
             for base, row in self.outbox_moves()
-            if row.kind != "cancel" and (row.status == "sending" or (row.kind == "amend" and not base))
+            if row.kind != "cancel"
+            and (row.status == "sending" or (row.kind == "amend" and not base and row.status != "sent"))
         }
         begun = sending | self.rerouted_ids()
         return [

@@ -71,6 +71,7 @@ SwitchyardError
     ├── SettingError          a setting has a wrong value
     ├── SchemaMismatch        the database's schema is too old or too new
     ├── AlreadyRunning        another process holds the database
+    ├── DifferentDeclarations another worker runs with other settings of a venue
     └── HistoryMismatch       the journal and a reader's record of it have different histories
 
 Defects are not in the tree: `ImpossibleStep` (domain/lifecycle.py), `Contention` (flow/decide.py).
@@ -417,6 +418,19 @@ class SettingError(CannotStart):
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
         self.name = name
+
+
+class DifferentDeclarations(CannotStart):
+    """Another worker runs with other settings of a venue: one of them may send again what the other must not."""
+
+    def __init__(self, venue: str, worker: str, theirs: str, ours: str) -> None:
+        super().__init__(
+            f"venue {venue}: worker {worker}, which is running, declares {theirs}; this one declares {ours}. Set the "
+            f"VENUE_..._{venue.upper()} settings of all workers alike; to change them, stop every worker before the "
+            "first one starts with the new ones"
+        )
+        self.venue = venue
+        self.worker = worker
 
 
 class SchemaMismatch(CannotStart):

@@ -25,6 +25,10 @@ class AuditFile(Protocol):
         """
         ...
 
+    def moved_aside(self, epoch: int) -> Head:
+        """The last line's place in the file that was renamed when the epoch began; seq 0 if there is no such file."""
+        ...
+
     def append(self, page: bytes) -> None:
         """Write whole lines; after an error only `recover` can tell how many were written."""
         ...

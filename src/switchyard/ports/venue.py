@@ -153,6 +153,18 @@ class VenueFill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ref_exec_id: str | None = None
 
 
+class VenueAmend(msgspec.Struct, frozen=True, kw_only=True):
+    """An amend that the venue has carried out; an amount that it does not show is None."""
+
+    client_order_id: VenueClientOrderId
+    """The amend's own."""
+    replaces: bool
+    """Whether the order went on under this id from then on."""
+    qty: Decimal | None = None
+    price: Decimal | None = None
+    stop_price: Decimal | None = None
+
+
 class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An order as the venue lists it."""
 
@@ -168,6 +180,9 @@ class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The venue's name of the instrument, where it shows it; for people."""
     accepted_at: datetime | None = None
     """When the venue took the order, by its own clock, where it shows it."""
+    amends: tuple[VenueAmend, ...] = ()
+    """The amends that the answer shows, the oldest first: each one that replaced the order that was asked for, or the
+    last one in place. After a restore, those that are not in the database are recorded from here."""
 
 
 class UnreadableReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,7 +269,7 @@ class Venue(Protocol):
         """Return the order, or None if the venue does not have it; raises VenueUnavailable.
 
         The id of an amend that was carried out finds its order. The id of an order that was replaced finds the order in
-        its place, with all fills.
+        its place, with all fills and the amends that led to it; if the venue does not show that one, it is unavailable.
         """
         ...
 

@@ -84,6 +84,10 @@ class LocalAuditFile:
         finally:
             os.close(descriptor)
 
+    def moved_aside(self, epoch: int) -> Head:
+        """The last line's place in the file that was renamed when the epoch began; seq 0 if there is no such file."""
+        return LocalAuditFile(path_before(self._path, epoch)).last()
+
     def append(self, page: bytes) -> None:
         """Write whole lines; after an error only `recover` can tell how many were written."""
         with self._guard:
@@ -129,6 +133,11 @@ class LocalAuditFile:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def path_before(path: Path, epoch: int) -> Path:
+    """The name that a file of the journal gets when a new epoch begins."""
+    return path.with_name(f"{path.name}.before-epoch-{epoch}")
 
 
 def _tail(path: Path, descriptor: int, size: int, durable_seq: int) -> tuple[int, Head]:

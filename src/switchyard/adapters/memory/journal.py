@@ -245,7 +245,7 @@ class MemoryJournal:
             or any(_version(self.positions.get(row.key)) != base for base, row in change.position_moves())
             or any(
                 not execution.may_replace(
-                    self.executions.get((execution.venue, execution.exec_id)), self._client_id(execution)
+                    self.executions.get((execution.venue, execution.exec_id)), self._client_ids(execution)
                 )
                 for execution in change.executions
             )
@@ -300,9 +300,13 @@ class MemoryJournal:
         strays = (execution.stray_client_order_id for execution in self.executions.values())
         return any(stray is not None and client_id <= stray <= last for stray in strays)
 
-    def _client_id(self, execution: Execution) -> VenueClientOrderId | None:
+    def _client_ids(self, execution: Execution) -> set[VenueClientOrderId]:
+        """The ids of the execution's order and of its amends."""
         order = self.orders.get(execution.order_id)
-        return None if order is None else order.venue_client_order_id
+        if order is None:
+            return set()
+        amends = (row for row in self.outbox.values() if row.order_id == order.order_id and row.kind == "amend")
+        return {order.venue_client_order_id, *(row.venue_client_order_id for row in amends)}
 
     def _write(self, shard: int, change: Change, now: datetime) -> int:
         """Write a change and return the seq of its first event, 0 without events."""

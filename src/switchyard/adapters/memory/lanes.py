@@ -1,12 +1,12 @@
 """Lane ownership among several workers of one process, by the rules of PostgreSQL's `hold_lanes`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from switchyard.domain.ids import WorkerId
+from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import LANES
 from switchyard.ports.clock import Clock
-from switchyard.ports.lanes import LaneShare
+from switchyard.ports.lanes import NOTHING_DECLARED, LaneShare, difference
 from switchyard.ports.liveness import Liveness
 
 # Other workers take the lanes of a worker that has not renewed for this long: the same time as on PostgreSQL.
@@ -21,9 +21,12 @@ class MemoryLanes:
         self._clock = clock
         self._patience_seconds = patience.total_seconds()
         self._renewed_at: dict[WorkerId, float] = {}
+        self._declared: dict[WorkerId, Mapping[VenueName, str]] = {}
         self.owners: dict[int, WorkerId] = {}
 
-    async def hold(self, worker: WorkerId, given_up: Sequence[int]) -> LaneShare:
+    async def hold(
+        self, worker: WorkerId, given_up: Sequence[int], declared: Mapping[VenueName, str] = NOTHING_DECLARED
+    ) -> LaneShare:
         """Renew the worker's registration, release `given_up`, and take free lanes up to a fair share."""
         now = self._clock.monotonic()
         dead = await self._liveness.dead([other for other in self._renewed_at if other != worker])
@@ -31,7 +34,12 @@ class MemoryLanes:
             other: renewed_at
             for other, renewed_at in self._renewed_at.items()
             if other not in dead and now - renewed_at <= self._patience_seconds
-        } | {worker: now}
+        }
+        for other in sorted(self._renewed_at.keys() - {worker}):
+            theirs = self._declared[other]
+            if any(declared.get(venue, text) != text for venue, text in theirs.items()):
+                raise difference(other, theirs, declared)
+        self._renewed_at[worker], self._declared[worker] = now, declared
         self.owners = {
             lane: owner
             for lane, owner in self.owners.items()

@@ -88,7 +88,11 @@ class MemoryQueries:
 
     async def matched_strays(self, venue: VenueName, *, after: str = "", limit: int) -> list[Execution]:
         """Return a page of the strays whose order exists now."""
-        client_ids = {order.venue_client_order_id for order in self._journal.orders.values() if order.venue == venue}
+        journal = self._journal
+        client_ids = {order.venue_client_order_id for order in journal.orders.values() if order.venue == venue}
+        client_ids |= {
+            row.venue_client_order_id for row in journal.outbox.values() if row.kind == "amend" and row.venue == venue
+        }
         matching = [
             execution
             for execution in self._journal.executions.values()

@@ -100,8 +100,17 @@ WITH strays AS MATERIALIZED (
     SELECT {EXECUTIONS.column_list} FROM executions WHERE stray_client_order_id BETWEEN '' AND '~'
 )
 SELECT {EXECUTIONS.qualified("strays")} FROM strays
-JOIN orders ON orders.venue_client_order_id = stray_client_order_id AND orders.venue = strays.venue
 WHERE strays.venue = $1 AND exec_id > $2
+AND (
+    EXISTS (
+        SELECT FROM orders WHERE orders.venue_client_order_id = stray_client_order_id AND orders.venue = strays.venue
+    )
+    OR EXISTS (
+        SELECT FROM outbox_orders AS amend
+        WHERE amend.venue_client_order_id = stray_client_order_id AND amend.kind = 'amend'
+        AND amend.venue = strays.venue
+    )
+)
 ORDER BY exec_id LIMIT $3
 """
 _ACCEPTED_SINCE = "SELECT count(*) FROM events WHERE shard = 0 AND seq > $1 AND type = 'OrderAccepted'"

@@ -74,8 +74,18 @@ ORDER BY order_id, kind, number LIMIT ?2
 # With a hint too: by the primary key it would read every execution ever recorded.
 _MATCHED_STRAYS = f"""
 SELECT {EXECUTIONS.qualified("executions")} FROM executions INDEXED BY executions_stray
-CROSS JOIN orders ON orders.venue_client_order_id = stray_client_order_id AND orders.venue = executions.venue
 WHERE stray_client_order_id IS NOT NULL AND executions.venue = ? AND exec_id > ?
+AND (
+    EXISTS (
+        SELECT 1 FROM orders
+        WHERE orders.venue_client_order_id = stray_client_order_id AND orders.venue = executions.venue
+    )
+    OR EXISTS (
+        SELECT 1 FROM outbox_orders AS amend
+        WHERE amend.venue_client_order_id = stray_client_order_id AND amend.kind = 'amend'
+        AND amend.venue = executions.venue
+    )
+)
 ORDER BY exec_id LIMIT ?
 """
 _ACCEPTED_SINCE = "SELECT count(*) FROM events WHERE seq > ? AND type = 'OrderAccepted'"

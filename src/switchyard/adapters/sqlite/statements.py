@@ -29,9 +29,11 @@ SELECT value FROM json_each(?) WHERE EXISTS (
 SEEN_EXECUTIONS = """
 SELECT stored.venue, stored.exec_id FROM jsonb_each(?) AS requested
 CROSS JOIN executions AS stored ON (stored.venue, stored.exec_id) = (requested.value->>0, requested.value->>1)
-WHERE stored.order_id <> '' OR stored.stray_client_order_id IS NOT (
+WHERE stored.order_id <> '' OR stored.stray_client_order_id IS NULL OR stored.stray_client_order_id NOT IN (
     SELECT venue_client_order_id FROM orders WHERE order_id = requested.value->>2
-) OR stored.stray_client_order_id IS NULL
+    UNION ALL
+    SELECT venue_client_order_id FROM outbox_orders WHERE order_id = requested.value->>2 AND kind = 'amend'
+)
 """
 KEY_ENTRIES = f"""
 SELECT {IDEMPOTENCY_KEYS.qualified("stored")} FROM jsonb_each(?) AS requested

@@ -139,6 +139,8 @@ class OrderResponse(msgspec.Struct, frozen=True, kw_only=True):
     symbol: Id | None = None
     intent: Side | None = None
     qty: Decimal | None = None
+    limit_price: Decimal | None = None
+    stop_price: Decimal | None = None
     filled_qty: Decimal = ZERO
     fills: tuple[Fill, ...] = ()
     amended_by: Id | None = None
@@ -147,7 +149,7 @@ class OrderResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The client order id of the order that an amend has put in the place of this one."""
 
     def __post_init__(self) -> None:
-        _check_amounts(self.qty, self.filled_qty)
+        _check_amounts(self.qty, self.limit_price, self.stop_price, self.filled_qty)
 
 
 class CanceledAll(msgspec.Struct, frozen=True):

@@ -5,7 +5,13 @@ They read no clock and no database; the caller commits the change, and decides a
 
 from switchyard.domain.decisions.absent import record_absent
 from switchyard.domain.decisions.accept import accept
-from switchyard.domain.decisions.amend import check_amendable, record_amend_refused, record_amended, request_amend
+from switchyard.domain.decisions.amend import (
+    adopt_amend,
+    check_amendable,
+    record_amend_refused,
+    record_amended,
+    request_amend,
+)
 from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.attempts import (
     begin_attempt,
@@ -31,6 +37,7 @@ __all__ = [
     "SEND_DEADLINES",
     "RetryLimits",
     "accept",
+    "adopt_amend",
     "apply_report",
     "backoff",
     "begin_attempt",

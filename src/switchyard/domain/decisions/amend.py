@@ -5,7 +5,7 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
-from switchyard.domain.amends import AMENDS_MAX, Amend, amend_of, amend_rows, open_amend, payload_of
+from switchyard.domain.amends import AMENDS_MAX, Amend, amend_of, amend_rows, last_id, open_amend, payload_of
 from switchyard.domain.changes import Change, merged
 from switchyard.domain.decisions.rows import (
     closed_rows,
@@ -19,6 +19,7 @@ from switchyard.domain.errors import AmendPending, CancelPending, OrderFinal, Qt
 from switchyard.domain.events import EventType, change_of, event, key_fact
 from switchyard.domain.facts import OrderFact
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.lifecycle import FINAL, Step, is_final, next_status
 from switchyard.domain.money import plain
 from switchyard.domain.orders import Order
@@ -104,6 +105,54 @@ def record_amend_refused(
     return _settled("AmendRefused", state, without_amend(state.order), dead, now)
 
 
+def adopt_amend(
+    state: OrderState,
+    client_order_id: VenueClientOrderId,
+    now: datetime,
+    *,
+    replaces: bool,
+    qty: Decimal | None,
+    price: Decimal | None,
+    stop_price: Decimal | None,
+    venue_order_id: str | None,
+) -> Change | None:
+    """Record an amend that the venue shows as carried out and that this database does not have, or has not sent.
+
+    It was sent by a history that a restore has lost. An amount is none where the venue does not show it: the order
+    keeps its own. None where the amend is settled already, or is being sent.
+    """
+    for row in amend_rows(state):
+        if row.venue_client_order_id == client_order_id:
+            is_open = row.status not in SETTLED and row.status != "sending"
+            return record_amended(state, row, venue_order_id, now) if is_open else None
+    order, now = state.order, max(now, state.order.updated_at)
+    # Only the price of a limit order is known to be what is reserved: a market order keeps what it reserves.
+    is_repriced = price not in (None, order.price) and order.stop_price is None
+    amend = Amend(
+        client_order_id=client_order_id,
+        orig_client_order_id=last_id(state),
+        qty=qty or order.qty,
+        price=order.price if order.price is None else price or order.price,
+        stop_price=order.stop_price if order.stop_price is None else stop_price or order.stop_price,
+        reserve_price=price if is_repriced else order.reserve_price,
+        replaces=replaces,
+    )
+    row = queued_row(
+        order, "amend", len(amend_rows(state)) + 1, now, client_order_id=client_order_id, payload=payload_of(amend)
+    )
+    sent = replace(row, status="sent", last_error="RESTORED", bytes_sent=True)
+    amended = replace(with_terms(order, amend), venue_order_id=venue_order_id or order.venue_order_id)
+    pending = open_amend(state)
+    if pending is None:
+        return _settled("Amended", state, amended, sent, now)
+    if pending.status == "uncertain" and pending.last_error == "RESTORED":
+        # The lost history amended the order again, so whether it carried this one out makes no difference any more.
+        return _settled("Amended", state, amended, sent, now, ended_attempt(pending, now, "dead", "RESTORED", None))
+    # Requested since the restore: it stays reserved until it is settled.
+    reserved = replace(amended, amend_qty=order.amend_qty, amend_reserve_price=order.amend_reserve_price)
+    return _settled("Amended", state, reserved, sent, now)
+
+
 def shown_terms(
     state: OrderState, report: ExecutionReport, filled: Decimal, now: datetime
 ) -> tuple[Order, OutboxRow | None]:
@@ -133,9 +182,9 @@ def _shown_amend(state: OrderState, report: ExecutionReport, filled: Decimal) ->
     """
     if report.leg_client_order_id is not None:
         own = [row for row in amend_rows(state) if row.venue_client_order_id == report.leg_client_order_id]
-        return own[0] if own and own[0].status != "sent" and own[0].attempt else None
+        return own[0] if own and own[0].status != "sent" and _may_be_at_venue(own[0]) else None
     row, order = open_amend(state), state.order
-    if row is None or not row.attempt:
+    if row is None or not _may_be_at_venue(row):
         return None
     wanted = amend_of(row).qty
     is_raised = order.qty < filled <= wanted
@@ -148,13 +197,18 @@ def possible_qty(state: OrderState, order: Order) -> Decimal:
     if order.amend_qty is None:
         return order.qty
     row = open_amend(state)
-    return max(order.qty, order.amend_qty) if row is not None and row.attempt else order.qty
+    return max(order.qty, order.amend_qty) if row is not None and _may_be_at_venue(row) else order.qty
 
 
 def may_be_replaced(state: OrderState) -> bool:
     """Whether an attempt of the amend that is not settled may have replaced the order at the venue."""
     row = open_amend(state)
-    return row is not None and row.attempt > 0 and row.status != "failed" and amend_of(row).replaces
+    return row is not None and _may_be_at_venue(row) and row.status != "failed" and amend_of(row).replaces
+
+
+def _may_be_at_venue(row: OutboxRow) -> bool:
+    """Whether an attempt has begun, here or, after a restore, in the history that was lost."""
+    return row.attempt > 0 or row.bytes_sent
 
 
 def with_terms(order: Order, amend: Amend) -> Order:
@@ -182,8 +236,10 @@ def _was_never_sent(state: OrderState) -> bool:
     return state.order.status == "ACCEPTED" and not state.row("new", 1).bytes_sent
 
 
-def _settled(kind: EventType, state: OrderState, order: Order, row: OutboxRow, now: datetime) -> Change:
-    """The change that settles an amend; the order may have been waiting for it to end."""
+def _settled(
+    kind: EventType, state: OrderState, order: Order, row: OutboxRow, now: datetime, *others: OutboxRow
+) -> Change:
+    """The change that settles an amend, and other rows; the order may have been waiting for it to end."""
     status = order.status
     if not is_final(status):
         if order.filled_qty >= order.qty:
@@ -192,5 +248,6 @@ def _settled(kind: EventType, state: OrderState, order: Order, row: OutboxRow, n
             step = _END_STEPS[order.leg_end]
             status = next_status(status, "reject_part_filled" if step == "reject" and order.filled_qty else step)
     order = touched(replace(order, leg_end=None), now, status=status)
-    closed = closed_rows(state, now, but=row) if is_final(status) else ()
-    return order_change(kind, state, order, (row, *closed))
+    settled = {settled.key for settled in (row, *others)}
+    closed = closed_rows(state, now) if is_final(status) else ()
+    return order_change(kind, state, order, (row, *others, *(one for one in closed if one.key not in settled)))

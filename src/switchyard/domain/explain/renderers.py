@@ -199,6 +199,9 @@ def amended(teller: Teller, event: JournalEvent) -> Iterator[Said]:
         was_in_doubt = teller.settled(row)
         if row.kind == "amend" and row.last_error == "AMENDED_BEFORE_SENDING":
             yield Said("amend", f"nothing was sent yet, so it was changed at once: {now_words(teller.order)}")
+        elif row.kind == "amend" and row.amend is not None:
+            words = f"{teller.venue} has an amend of before the restore that this database had lost"
+            yield Said("amend", f"{words}: {now_words(teller.order)}")
         elif row.kind == "amend":
             doubt = "the doubt is settled: " if was_in_doubt else ""
             yield Said("amend", f"{doubt}{teller.venue} has carried the amend out: {now_words(teller.order)}")

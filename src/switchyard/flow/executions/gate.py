@@ -20,7 +20,9 @@ log = structlog.get_logger()
 SYNC_SECONDS = 5.0
 
 
-ProblemCode = Literal["BREAKER_OPEN", "NOT_SYNCHRONISED", "CLOSED", "REPORTS_UNREADABLE", "ENDED_ORDERS_OPEN"]
+ProblemCode = Literal[
+    "BREAKER_OPEN", "NOT_SYNCHRONISED", "CLOSED", "REPORTS_UNREADABLE", "REPORTS_WAIT", "ENDED_ORDERS_OPEN"
+]
 
 
 class VenueProblem(msgspec.Struct, frozen=True):
@@ -60,6 +62,7 @@ class VenueGate:
         self._closed: str | None = None
         self._unheard: str | None = None
         self._ended: frozenset[OrderId] = frozenset()
+        self._waiting_count = 0
         self.is_open = False
         self.is_locked = False
         metrics.venue_state.labels(venue).set(0)
@@ -73,12 +76,18 @@ class VenueGate:
             held = None if self._breaker is None else self._breaker.reason
             if held is not None:
                 return VenueProblem(self._venue, False, "BREAKER_OPEN", f"its circuit breaker is open: {held}")
-            reasons = [reason for reason in (self._unheard, self._open_there) if reason is not None]
-            code: ProblemCode = "ENDED_ORDERS_OPEN" if self._unheard is None else "REPORTS_UNREADABLE"
-            return VenueProblem(self._venue, True, code, "; ".join(reasons)) if reasons else None
+            problems: list[tuple[ProblemCode, str | None]] = [
+                ("REPORTS_UNREADABLE", self._unheard),
+                ("REPORTS_WAIT", self._waiting),
+                ("ENDED_ORDERS_OPEN", self._open_there),
+            ]
+            found = [(code, reason) for code, reason in problems if reason is not None]
+            if not found:
+                return None
+            return VenueProblem(self._venue, True, found[0][0], "; ".join(reason for _, reason in found))
         waits = self._clock.monotonic() - self._made_at
         reason = self._closed or (f"not synchronised after {waits:.0f} s" if waits >= SYNC_SECONDS else None)
-        code = "CLOSED" if self.is_locked else "NOT_SYNCHRONISED"
+        code: ProblemCode = "CLOSED" if self.is_locked else "NOT_SYNCHRONISED"
         return None if reason is None else VenueProblem(self._venue, False, code, reason)
 
     def open(self) -> None:
@@ -115,6 +124,16 @@ class VenueGate:
         if self._breaker is not None:
             self._breaker.note_reports(error)
         self._unheard = f"its reports cannot be read: {error}"
+
+    def note_waiting(self, count: int) -> None:
+        """So many reports wait until the venue can be asked about their orders, after a restore."""
+        self._waiting_count = count
+
+    @property
+    def _waiting(self) -> str | None:
+        if not self._waiting_count:
+            return None
+        return f"{self._waiting_count} report(s) that end orders of before the restore wait for a lookup"
 
     def note_ended(self, order_ids: Collection[OrderId]) -> None:
         """All orders that have ended here and that the venue shows open; each is counted and logged once."""

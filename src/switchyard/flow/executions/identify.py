@@ -66,7 +66,7 @@ async def new_reports(
 
 def _is_same_order(execution: Execution, report: ExecutionReport, states: States) -> bool:
     if not execution.order_id:
-        return execution.stray_client_order_id == report.venue_client_order_id
+        return execution.stray_client_order_id in (report.venue_client_order_id, report.leg_client_order_id)
     state = states.get(report.venue_client_order_id)
     return state is not None and state.order.order_id == execution.order_id
 

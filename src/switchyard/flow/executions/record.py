@@ -28,12 +28,14 @@ from switchyard.domain.risk.trading_day import TradingDay
 from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.decide import Contention
 from switchyard.flow.executions.carried import CarriedReports
+from switchyard.flow.executions.confirm import ConfirmedEnds
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.identify import is_known_end, new_reports, of_order, unstorable_field
 from switchyard.flow.executions.left import LeftOrders
 from switchyard.flow.executions.revisions import Revisions
 from switchyard.flow.executions.strays import IsOurs, Strays, is_never_ours, note_reused_id
 from switchyard.flow.health.copies import CopyWatch
+from switchyard.flow.lost_amends import LostAmends
 from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
@@ -71,6 +73,7 @@ class Recorder:
         is_ours: IsOurs = is_never_ours,
         trading_day: TradingDay | None = None,
         copies: CopyWatch | None = None,
+        amends: LostAmends | None = None,
     ) -> None:
         self._trading_day = trading_day
         self._copies = copies
@@ -100,6 +103,10 @@ class Recorder:
             strays=self.strays,
             trading_day=trading_day,
         )
+        self.amends = amends or LostAmends(
+            restored_seq=None, is_ours=is_ours, journal=journal, commit=sequencer.commit, clock=clock
+        )
+        self._ends = ConfirmedEnds(venue, self.amends, self.gate, self._states)
         self.carried = CarriedReports(self._carried_proposal, self._note_applied)
         self._applied = metrics.reports.labels("applied")
         self._duplicates = metrics.reports.labels("duplicate")
@@ -133,6 +140,9 @@ class Recorder:
         if self._last_number is None:
             cursor = await self._journal.cursor(self._cursor_name)
             self._last_number = 0 if cursor is None else cursor.seq
+            await self.revisions.read_mark()
+        if self._ends.is_waiting:
+            await self._apply_page(self._ends.take_waiting())
         try:
             page = await self._venue.reports(self._last_number, PAGE)
         except VenueUnavailable as error:
@@ -143,19 +153,29 @@ class Recorder:
         restarted = self._is_restarted(page, self._last_number)
         if not count and not restarted:
             return 0
-        await self.apply(page.reports)
+        await self._apply_page(page.reports)
         for unreadable in page.unreadable:
             await self.strays.set_aside_text(f"report {unreadable.number}: {unreadable.text}", unreadable.error)
         self._last_number = 0 if restarted else page.last_number
-        if not self._holds_cursor:
+        if not self._holds_cursor and not self._ends.is_waiting:
             cursor = Cursor(name=self._cursor_name, epoch=0, seq=self._last_number, hash="")
             await self._sequencer.commit(Change(cursors=(cursor,)))
         return max(count, 1)
 
-    async def apply(self, reports: Sequence[ExecutionReport]) -> int:
-        """Apply reports, each once, from the report stream or from a lookup; returns how many changed an order."""
+    async def apply(self, reports: Sequence[ExecutionReport], *, confirmed: bool = False) -> int:
+        """Apply reports that were read elsewhere than in the report stream; returns how many changed an order.
+
+        `confirmed`: they come from a lookup, whose amends were recorded.
+        """
+        await self.revisions.read_mark()
+        return await self._apply_page(reports, confirmed=confirmed)
+
+    async def _apply_page(self, reports: Sequence[ExecutionReport], *, confirmed: bool = False) -> int:
+        """Apply reports, each once; returns how many changed an order."""
         everything = reports
         reports = await self.carried.others(reports)
+        if not confirmed:
+            reports = await self._ends.of(reports)
         reports, states = await self._states(reports)
         if any(state.order.venue != self._venue.name for state in states.values()):
             states = await self._reread(states)
@@ -168,7 +188,7 @@ class Recorder:
         known = [report for report in named if report.venue_client_order_id in states]
         applied = await self._apply([report for report in known if not revises_execution(report)], states)
         await self.revisions.file([report for report in known if revises_execution(report)], states)
-        if await self.revisions.may_wait():
+        if self.revisions.may_wait:
             await self.revisions.settle(*await self._named(everything))
         # After the others: an execution of an order may replace a stray's with the same id, but not the reverse.
         for report in strays:

@@ -56,8 +56,8 @@ class Revisions:
         self._metrics = metrics
         self._strays = strays
         self._trading_day = trading_day
-        self._has_early: bool | None = None
-        """Whether the venue ever revised an execution before it reported it; none before it was looked up."""
+        self.may_wait = False
+        """Whether a revision may wait for an execution, as far as this process knows."""
 
     async def file(self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]) -> None:
         """Record revisions of executions of known orders, also of one that has not come yet.
@@ -83,7 +83,7 @@ class Revisions:
             elif known.order_id != order.order_id:
                 await self._strays.set_aside(report, "its execution id is that of another order", is_stray=False)
             if decisions.early_mark(report.ref_exec_id) in recorded:
-                self._has_early = True  # by another process
+                self.may_wait = True  # recorded by another process
 
     async def settle(self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]) -> None:
         """Carry out revisions that came before these executions, which are applied now."""
@@ -96,11 +96,14 @@ class Revisions:
         for order in {marks[mark].order_id: marks[mark] for mark in marked}.values():
             await self._settle(order)
 
-    async def may_wait(self) -> bool:
-        """Whether a revision may wait for an execution; asks the journal once."""
-        if self._has_early is None:
-            self._has_early = await self._journal.cursor(self._cursor_name) is not None
-        return self._has_early
+    async def read_mark(self) -> None:
+        """Read whether the venue ever revised an execution before it reported it.
+
+        Read after the cursor of its reports: a process reads every later revision itself. For an execution that does
+        not come from the reports it is read again, because another process may have read its revision before.
+        """
+        if not self.may_wait:
+            self.may_wait = await self._journal.cursor(self._cursor_name) is not None
 
     @property
     def _cursor_name(self) -> str:
@@ -116,7 +119,8 @@ class Revisions:
             names = [fact.exec_id, mark] if is_early else [fact.exec_id]
             recorded = await self._queries.executions(self._venue, names)
             if fact.exec_id in recorded:
-                return  # by another process
+                await self.read_mark()  # recorded by another process
+                return
             if is_early:
                 await self._note_early()
             changed = _with(fact, revised=counted, early=is_early)
@@ -176,10 +180,10 @@ class Revisions:
 
         Before the revision is recorded: a process that ends in between must not leave one that nobody looks for.
         """
-        if await self.may_wait():
-            return
-        await self._sequencer.commit(Change(cursors=(Cursor(name=self._cursor_name, epoch=0, seq=1, hash=""),)))
-        self._has_early = True
+        await self.read_mark()
+        if not self.may_wait:
+            await self._sequencer.commit(Change(cursors=(Cursor(name=self._cursor_name, epoch=0, seq=1, hash=""),)))
+            self.may_wait = True
 
     def _note(self, order: Order, fact: RevisionFact) -> None:
         self._metrics.reports.labels("revised").inc()

@@ -4,7 +4,7 @@ Reads open orders from the database and the venue; applies missing executions th
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TypeVar, assert_never
@@ -116,6 +116,7 @@ class Sweeper:
         while page:
             for order in page:
                 others.pop(current_id(order), None)
+            await self._adopt_shown(page, shown)
             not_canceled += [
                 order.order_id for order in page if order.status == "CANCEL_REQUESTED" and current_id(order) in shown
             ]
@@ -131,6 +132,14 @@ class Sweeper:
         await self._cancels.look(not_canceled)
         self._recorder.gate.note_ended(await ended_orders(self._journal, self._venue.name, list(others), asked_at))
         return missing
+
+    async def _adopt_shown(self, page: Sequence[Order], shown: Mapping[VenueClientOrderId, VenueOrder]) -> None:
+        """After a restore, record the amends in place that the venue shows and that this database has lost."""
+        if not self._recorder.amends.is_restored:
+            return
+        amended = {order.order_id: one for order in page if (one := shown.get(current_id(order))) and one.amends}
+        for order_id, state in (await self._journal.load(list(amended))).items():
+            await self._recorder.amends.adopt(state, amended[order_id])
 
     async def ask_behind_once(self) -> int:
         """Look up each order that is behind its reported total; returns how many missing reports were applied.
@@ -157,6 +166,8 @@ class Sweeper:
                 self._note_absent(state)
                 return 0
             self._absences.pop(client_id, None)
+            if await self._recorder.amends.adopt(state, found):
+                state = await self._state(client_id)
             return await self._catch_up(state, found)
 
     async def _catch_up(self, state: OrderState, found: VenueOrder) -> int:
@@ -194,7 +205,7 @@ class Sweeper:
         return (await self._journal.load_by_client_order_id([client_id]))[client_id]
 
     async def _apply(self, order: Order, reports: list[ExecutionReport]) -> int:
-        applied = await self._recorder.apply(reports) if reports else 0
+        applied = await self._recorder.apply(reports, confirmed=True) if reports else 0
         if applied:
             self._metrics.missed_reports.inc(applied)
             log.warning("reports_missing", venue=self._venue.name, order_id=order.order_id, reports=applied)

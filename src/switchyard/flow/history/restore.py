@@ -122,6 +122,14 @@ async def restored_at(journal: Journal) -> datetime | None:
     return None if mark is None else datetime.fromtimestamp(ulid_milliseconds(mark.hash) / 1000, UTC)
 
 
+async def restored_seq(journal: Journal) -> int | None:
+    """The first number of the journal after the last restore; none if it never was restored."""
+    mark = await journal.cursor(RESTORED)
+    if mark is None:
+        return None
+    return min(epoch.first_seq for epoch in await journal.epochs(0) if epoch.epoch >= mark.epoch)
+
+
 async def was_read(journal: Journal, venue: VenueName) -> bool:
     """Whether the venue was read completely since the last restore; true if there was none.
 

@@ -155,6 +155,10 @@ class AmendDesk:
             entry = await self._keys.entry(account, known.operation, known.key)
             if entry is not None and not await self._may_reuse(entry):
                 return await self._found(account, entry, digest)
+        if (adopted := self._adopted(state, known)) is not None:
+            if _differs(request, amend_of(adopted)):
+                raise IdempotencyConflict(known.key)
+            return self._repeat(account, state.order, adopted)
         exceeded = await self._rate.take(account)
         if exceeded is not None:
             raise self._rejected(account, order_id, exceeded)
@@ -302,6 +306,12 @@ class AmendDesk:
                 return self._repeat(account, state.order, row)
         raise JournalUnavailable("the amend of this key is not in the database: repeat the request")
 
+    def _adopted(self, state: OrderState, known: _Key) -> OutboxRow | None:
+        """The amend that the request made before a restore lost its key, if the venue has shown it since."""
+        client_id = amend_client_order_id(self._tag, state.order.venue_client_order_id, known.operation, known.key)
+        own = (row for row in amend_rows(state) if row.venue_client_order_id == client_id)
+        return next((row for row in own if not amend_of(row).key), None)
+
     def _repeat(self, account: AccountId, order: Order, row: OutboxRow) -> Amendment:
         self._duplicates.count_duplicate(account, amend_of(row).key, order.order_id)
         return Amendment(_answer(order, row), replayed=True)
@@ -311,9 +321,7 @@ class AmendDesk:
         rows = amend_rows(state)
         if not rows or amend_status(rows[-1]) == "REFUSED":
             return None
-        last = amend_of(rows[-1])
-        wanted = ((request.qty, last.qty), (request.price, last.price), (request.stop_price, last.stop_price))
-        if any(ours is not None and ours != theirs for ours, theirs in wanted):
+        if _differs(request, amend_of(rows[-1])):
             return None
         age = self._clock.now() - counted_from(rows[-1].created_at, self._clock.jumped_at)
         return rows[-1] if age < self._resolution else None
@@ -321,6 +329,12 @@ class AmendDesk:
     def _rejected(self, account: AccountId, order_id: OrderId, violation: Violation) -> RiskRejected:
         self._risk.note_rejection(account, order_id, violation)
         return RiskRejected(violation.reason, violation.detail, retry_after=violation.retry_after)
+
+
+def _differs(request: AmendRequest, amend: Amend) -> bool:
+    """Whether the request asks for another amount than the amend has."""
+    wanted = ((request.qty, amend.qty), (request.price, amend.price), (request.stop_price, amend.stop_price))
+    return any(ours is not None and ours != theirs for ours, theirs in wanted)
 
 
 def _answer(order: Order, row: OutboxRow) -> AmendAnswer:

@@ -169,10 +169,22 @@ class AuditWriter:
         durable_seq = max(cursor_seq, head_seq)
         last = await asyncio.to_thread(self._file.recover, durable_seq)
         await self._check(self._file.name, last, head)
-        if last.seq < durable_seq:
+        if last.seq < durable_seq and not await self._was_moved_aside(cursor, durable_seq, head):
             await self._report_cut(durable_seq, last.seq)
         self._last, self._synced_seq, self._cursor_seq, self._head_seq = last, last.seq, cursor_seq, head_seq
         log.info("audit_file_opened", path=self._file.name, seq=last.seq)
+
+    async def _was_moved_aside(self, cursor: Cursor | None, durable_seq: int, head: Head) -> bool:
+        """Whether the lines up to this number are in a file that was renamed when a later epoch than theirs began."""
+        for epoch in range(head.epoch, head.epoch if cursor is None else cursor.epoch, -1):
+            try:
+                moved = await asyncio.to_thread(self._file.moved_aside, epoch)
+            except (OSError, HistoryMismatch) as error:
+                log.warning("audit_file_not_read", path=self._file.name, error=str(error))
+                return False
+            if moved.seq >= durable_seq:
+                return True
+        return False
 
     async def _check(self, name: str, place: Head, head: Head) -> None:
         await check_history(self._journal, self._shard, name, place, head)

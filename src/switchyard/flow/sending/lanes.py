@@ -2,23 +2,34 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
-from switchyard.domain.ids import WorkerId
+import structlog
+
+from switchyard.domain.errors import DifferentDeclarations
+from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import LANES
 from switchyard.ports.clock import Clock
-from switchyard.ports.lanes import Lanes, LaneShare
+from switchyard.ports.lanes import NOTHING_DECLARED, Lanes, LaneShare
+
+log = structlog.get_logger()
 
 # A lane whose owner died is taken over within this time: well below the send deadline of an IOC order (2.5 s).
 RENEW_SECONDS = 0.5
 # After this time without a renewal, other workers may soon take the lanes over; half of the time they wait.
 STALE_SECONDS = 5.0
+# Longer than a silent worker keeps its registration.
+JOIN_SECONDS = 12.0
 
 
 class HeldLanes:
     """The lanes of one worker: renewed periodically, released only when nothing is under way on them."""
 
-    def __init__(self, lanes: Lanes, worker: WorkerId, clock: Clock) -> None:
+    def __init__(
+        self, lanes: Lanes, worker: WorkerId, clock: Clock, declared: Mapping[VenueName, str] = NOTHING_DECLARED
+    ) -> None:
+        """`declared`: what the worker's settings say of each venue."""
+        self._declared = declared
         self._lanes = lanes
         self._worker = worker
         self._clock = clock
@@ -29,8 +40,24 @@ class HeldLanes:
         self._under_way: Counter[int] = Counter()
         self._renewed_at = float("-inf")
 
+    async def join(self) -> None:
+        """Register the worker; raises DifferentDeclarations where one with other declarations is running.
+
+        Another worker that is gone without a trace, with its machine, counts as running until it has been silent for
+        long enough.
+        """
+        began_at = self._clock.monotonic()
+        while True:
+            try:
+                return await self.renew()
+            except DifferentDeclarations as error:
+                if self._clock.monotonic() - began_at > JOIN_SECONDS:
+                    raise
+                log.warning("worker_waits", error=str(error))
+            await asyncio.sleep(RENEW_SECONDS)
+
     async def run(self) -> None:
-        """Renew for as long as the process lives."""
+        """Renew for as long as the process lives; raises DifferentDeclarations."""
         while True:
             await self.renew()
             await asyncio.sleep(RENEW_SECONDS)
@@ -38,7 +65,8 @@ class HeldLanes:
     async def renew(self) -> None:
         """Renew the ownership; lanes beyond the fair share are released, busy ones as soon as they are idle."""
         started_at = self._clock.monotonic()
-        self._held = await self._lanes.hold(self._worker, [lane for lane in self._leaving if not self._under_way[lane]])
+        given_up = [lane for lane in self._leaving if not self._under_way[lane]]
+        self._held = await self._lanes.hold(self._worker, given_up, self._declared)
         self._renewed_at = started_at
         # Lanes that are being released stay chosen: otherwise a lane that is rarely idle might never be released.
         kept = sorted(self._leaving & self._held.lanes)

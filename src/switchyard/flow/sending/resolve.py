@@ -15,6 +15,7 @@ from switchyard.domain.changes import Change
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.flow.decide import Commit, decide
+from switchyard.flow.lost_amends import LostAmends
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.doubts import Doubt, Doubts
 from switchyard.flow.sending.moved import log_moved
@@ -72,7 +73,9 @@ class Resolver:
         clock: Clock,
         metrics: Metrics,
         note_found: Callable[[Order, VenueOrder], None] | None = None,
+        amends: LostAmends | None = None,
     ) -> None:
+        self._amends = amends
         self._watch = watch
         self._note_found = note_found
         self._venue = watch.venue
@@ -155,6 +158,8 @@ class Resolver:
         change = await decide(self._journal, self._commit, due.row.order_id, decision, due.state)
         if change is None:
             return False
+        if found is not None and self._amends is not None:
+            await self._amends.adopt((await self._journal.load([due.row.order_id]))[due.row.order_id], found)
         verdict = "absent" if found is None else "found"
         if found is not None and self._note_found is not None:
             self._note_found(due.state.order, found)

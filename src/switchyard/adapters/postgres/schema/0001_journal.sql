@@ -171,7 +171,8 @@ CREATE INDEX outbox_open ON outbox_orders (status, order_id, kind, number) WHERE
 CREATE TABLE outbox_workers (
     worker text COLLATE "C" PRIMARY KEY,
     lock_key bigint NOT NULL, -- of the advisory lock that the worker holds while its session lives
-    beat bigint NOT NULL -- counts the worker's calls of `hold_lanes`
+    beat bigint NOT NULL, -- counts the worker's calls of `hold_lanes`
+    declared jsonb NOT NULL -- what the worker's settings say of each venue: text by name
 );
 -- A lane has one owner, so that first attempts of one account and symbol are sent in journal order.
 CREATE TABLE outbox_lanes (

@@ -1,5 +1,6 @@
 """Converts between orders and reports of the domain and the messages of `wire`: pure functions."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -27,7 +28,7 @@ from switchyard.domain.reasons import bounded_detail, printable
 from switchyard.domain.reconcile.breaks import StatementFill
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.statement import StatementPage
-from switchyard.ports.venue import ReportPage, UnreadableReport, VenueFill, VenueOrder
+from switchyard.ports.venue import ReportPage, UnreadableReport, VenueAmend, VenueFill, VenueOrder
 
 # Enough to recognise the order and the fill; a log line should not carry more.
 UNREADABLE_LENGTH_MAX: Final = 2_000
@@ -78,10 +79,14 @@ def _meta(order: Order) -> dict[str, str]:
     return meta
 
 
-def venue_order(response: OrderResponse) -> VenueOrder:
-    """The order as the broker shows it."""
+def venue_order(response: OrderResponse, replaced: Sequence[OrderResponse] = ()) -> VenueOrder:
+    """The order as the broker shows it; `replaced` are the orders that led to it, the oldest first."""
+    legs = (*replaced, response)
+    amends = [_venue_amend(leg, _client_id(leg)) for leg in legs[1:]]
+    if response.amended_by is not None and response.amended_by != _client_id(response):
+        amends.append(_venue_amend(response, VenueClientOrderId(response.amended_by)))
     return VenueOrder(
-        venue_client_order_id=VenueClientOrderId(response.client_order_id or response.idempotency_key),
+        venue_client_order_id=_client_id(response),
         venue_order_id=response.broker_order_id,
         status=REPORT_STATUS[response.status],
         filled_qty=canonical(response.filled_qty),
@@ -89,6 +94,22 @@ def venue_order(response: OrderResponse) -> VenueOrder:
         qty=None if response.qty is None else canonical(response.qty),
         symbol=response.symbol,
         accepted_at=response.accepted_at,
+        amends=tuple(amends),
+    )
+
+
+def _client_id(response: OrderResponse) -> VenueClientOrderId:
+    return VenueClientOrderId(response.client_order_id or response.idempotency_key)
+
+
+def _venue_amend(leg: OrderResponse, client_id: VenueClientOrderId) -> VenueAmend:
+    """The amend with this id, which gave the order its amounts."""
+    return VenueAmend(
+        client_order_id=client_id,
+        replaces=client_id == _client_id(leg),
+        qty=None if leg.qty is None else canonical(leg.qty),
+        price=None if leg.limit_price is None else canonical(leg.limit_price),
+        stop_price=None if leg.stop_price is None else canonical(leg.stop_price),
     )
 
 

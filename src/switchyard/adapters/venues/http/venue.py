@@ -191,7 +191,7 @@ class HttpVenue(OneByOne):
 
         If an amend has replaced the order there, the one in its place is cancelled, as long as time remains.
         """
-        client_id, began_at = current_id(order), self._clock.monotonic()
+        client_id, began_at, is_successor = current_id(order), self._clock.monotonic(), False
         response_seconds = self._response_seconds[order.time_in_force]
         while True:
             path = f"{_path(client_id)}/cancel"
@@ -199,10 +199,13 @@ class HttpVenue(OneByOne):
             outcome = cancelled(client_id, exchange, self._clock.now(), self._rules)
             elapsed_seconds = self._clock.monotonic() - began_at
             response_seconds = SEND_LIMIT.total_seconds() - CONNECT_SECONDS - elapsed_seconds
+            if is_successor and outcome == VenueRejected("UNKNOWN_ORDER"):
+                # The broker has just named it: it may be open, so the cancel waits for the next attempt.
+                return Unsent("REPLACED", client_id, bytes_sent=True)
             if not isinstance(outcome, Unsent) or outcome.code != "REPLACED" or response_seconds < CANCEL_SECONDS_MIN:
                 return outcome
             assert outcome.detail is not None, "it names the order in its place"
-            client_id = VenueClientOrderId(outcome.detail)
+            client_id, is_successor = VenueClientOrderId(outcome.detail), True
 
     async def amend(self, order: Order, amend: Amend) -> SendOutcome:
         """Amend an order under the amend's own id, which is also its idempotency key."""
@@ -234,8 +237,8 @@ class HttpVenue(OneByOne):
         """Return the order as the broker has it, or None if the broker reports it unknown; raises VenueUnavailable."""
         if self._capabilities.lookup == "none":
             raise VenueUnavailable(f"{self._name} has no order lookup (VENUE_LOOKUP_ is none)")
-        response = await self._find(client_id)
-        return None if response is None else venue_order(response)
+        legs = await self._find(client_id)
+        return venue_order(legs[-1], legs[:-1]) if legs else None
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         """Yield every order that the broker may still fill, in pages; raises VenueUnavailable."""
@@ -326,12 +329,21 @@ class HttpVenue(OneByOne):
             return Lost("UNKNOWN", "a cache answered instead of the broker", exchange.address)
         return exchange
 
-    async def _find(self, client_id: VenueClientOrderId) -> OrderResponse | None:
-        """The order with this id; one that was replaced leads to the order in its place."""
+    async def _find(self, client_id: VenueClientOrderId) -> list[OrderResponse]:
+        """The order with this id, then each order that was put in the place of the one before; empty if it is unknown.
+
+        An order that the broker names and does not show may be open there: only the first can be absent.
+        """
+        legs: list[OrderResponse] = []
         for _ in range(AMENDS_MAX + 1):
             response = self._found(client_id, await self._query(_path(client_id), ORDER_BYTES_MAX))
-            if response is None or response.replaced_by is None:
-                return response
+            if response is None and legs:
+                raise VenueUnavailable(f"{self._name}: it names {client_id} as the successor of an order, and lacks it")
+            if response is None:
+                return []
+            legs.append(response)
+            if response.replaced_by is None:
+                return legs
             client_id = VenueClientOrderId(response.replaced_by)
         raise VenueUnavailable(f"{self._name}: the orders that replace each other do not end: {client_id}")
 
@@ -356,12 +368,12 @@ class HttpVenue(OneByOne):
         if self._capabilities.lookup == "none":
             return None
         try:
-            response = await self._find(order.venue_client_order_id)
+            legs = await self._find(order.venue_client_order_id)
         except VenueUnavailable:
             return None
-        if response is None or not shows(order, response):
+        if not legs or not shows(order, legs[-1]):
             return None
-        return Accepted(response.broker_order_id, already_processed=True, accepted_at=response.accepted_at)
+        return Accepted(legs[-1].broker_order_id, already_processed=True, accepted_at=legs[-1].accepted_at)
 
     def _expires_at(self, order: Order) -> datetime | None:
         """When the broker must reject the request, in its own time.

@@ -41,6 +41,7 @@ from switchyard.ports.venue import (
     ReportPage,
     SendOutcome,
     Unsent,
+    VenueAmend,
     VenueOrder,
     VenueUnavailable,
     ignore_departure,
@@ -361,4 +362,15 @@ def _venue_order(order: PaperOrder) -> VenueOrder:
         fills=order.fills,
         qty=order.qty,
         symbol=order.symbol,
+        amends=()
+        if order.amended_by is None
+        else (
+            VenueAmend(
+                client_order_id=order.amended_by,
+                replaces=False,
+                qty=order.qty,
+                price=order.limit_price,
+                stop_price=order.stop_price,
+            ),
+        ),
     )

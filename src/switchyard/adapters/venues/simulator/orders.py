@@ -82,6 +82,8 @@ def order_response(order: BrokerOrder) -> OrderResponse:
         symbol=state.symbol,
         intent=state.side,
         qty=state.qty,
+        limit_price=state.limit_price,
+        stop_price=state.stop_price,
         filled_qty=state.filled_qty,
         fills=tuple(
             Fill(

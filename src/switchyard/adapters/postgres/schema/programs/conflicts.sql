@@ -2,7 +2,7 @@
 --
 -- A key of version n requires version n-1 in the database, or no row for the first version. Orders, outbox rows and
 -- positions state the version that they require, since one change may move them several times. An execution must be new, unless the
--- stored one is a stray report on the order that this one names. The array after each array of rows gives the number of the
+-- stored one is a stray report on the order that this one names, by its id or that of an amend. The array after each array of rows gives the number of the
 -- change that each row belongs to.
 --
 -- Subqueries instead of joins: each is an index lookup under any plan. A join planned while the tables are empty
@@ -70,9 +70,12 @@ BEGIN
         WHERE (
             SELECT true FROM executions AS stored
             WHERE (stored.venue, stored.exec_id) = (incoming.venue, incoming.exec_id)
-            AND (stored.order_id <> '' OR stored.stray_client_order_id IS NULL OR stored.stray_client_order_id
-                IS DISTINCT FROM (SELECT own.venue_client_order_id FROM orders AS own
-                    WHERE own.order_id = incoming.order_id))
+            AND (stored.order_id <> '' OR stored.stray_client_order_id IS NULL OR stored.stray_client_order_id NOT IN (
+                SELECT own.venue_client_order_id FROM orders AS own WHERE own.order_id = incoming.order_id
+                UNION ALL
+                SELECT own.venue_client_order_id FROM outbox_orders AS own
+                WHERE own.order_id = incoming.order_id AND own.kind = 'amend'
+            ))
         )
     );
 END $$;

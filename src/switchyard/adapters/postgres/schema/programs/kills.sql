@@ -27,7 +27,11 @@ BEGIN
     sending := ARRAY(
         SELECT message.order_id FROM unnest(incoming_outbox) WITH ORDINALITY AS message
         WHERE message.kind <> 'cancel'
-        AND (message.status = 'sending' OR message.kind = 'amend' AND outbox_bases[message.ordinality] = 0)
+        -- A new amend that is sent already comes from a history that a restore has lost: nothing begins with it.
+        AND (
+            message.status = 'sending'
+            OR message.kind = 'amend' AND outbox_bases[message.ordinality] = 0 AND message.status <> 'sent'
+        )
     );
     RETURN (
         SELECT json_object_agg(found.change, found.kill) FROM (

@@ -1,0 +1,102 @@
+"""Ends after a restore: a report that ends an order of before the restore is applied only after a lookup.
+
+The lost history may have amended the order: the venue then has other amounts, or another order in its place, and what
+ends is not the order. Asks the venue; records the amends that it shows; keeps the reports for which it cannot be asked.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import structlog
+
+from switchyard.domain.amends import current_id
+from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.money import EXACT
+from switchyard.domain.outbox import OrderState
+from switchyard.domain.reports import ExecutionReport, revises_execution
+from switchyard.flow.executions.gate import VenueGate
+from switchyard.flow.executions.identify import unstorable_field
+from switchyard.flow.lost_amends import LostAmends
+from switchyard.ports.venue import Venue, VenueUnavailable
+
+log = structlog.get_logger()
+
+# Lookups at the same time, as of a sweep.
+LOOKUPS_MAX = 8
+# Reports that wait for a lookup. Beyond this number their page is read again later.
+WAITING_MAX = 10_000
+
+States = Mapping[VenueClientOrderId, OrderState]
+LoadStates = Callable[[Sequence[ExecutionReport]], Awaitable[tuple[Sequence[ExecutionReport], States]]]
+"""Returns the reports, each under its order's own id, and the orders by these ids."""
+
+
+class ConfirmedEnds:
+    """Confirms the ends that one venue reports."""
+
+    def __init__(self, venue: Venue, amends: LostAmends, gate: VenueGate, load_states: LoadStates) -> None:
+        self._venue = venue
+        self._amends = amends
+        self._gate = gate
+        self._load_states = load_states
+        self._waiting: list[ExecutionReport] = []
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether reports wait until the venue can be asked about their orders."""
+        return bool(self._waiting)
+
+    def take_waiting(self) -> list[ExecutionReport]:
+        """The reports that wait, to be applied again."""
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    async def of(self, reports: Sequence[ExecutionReport]) -> Sequence[ExecutionReport]:
+        """The reports that may be applied now; the others wait. Raises VenueUnavailable where too many do."""
+        if not self._amends.is_restored or self._venue.capabilities.lookup == "none":
+            return reports
+        named, states = await self._load_states(reports)
+        doubtful = self._doubtful(named, states)
+        unasked = await self._ask({named[place].venue_client_order_id for place in doubtful}, states)
+        waiting = [place for place in doubtful if named[place].venue_client_order_id in unasked]
+        if len(self._waiting) + len(waiting) > WAITING_MAX:
+            raise VenueUnavailable(
+                f"{self._venue.name}: too many reports wait until it can be asked about their orders"
+            )
+        self._waiting += [reports[place] for place in waiting]
+        self._gate.note_waiting(len(self._waiting))
+        return [report for place, report in enumerate(reports) if place not in waiting] if waiting else reports
+
+    def _doubtful(self, reports: Sequence[ExecutionReport], states: States) -> list[int]:
+        """The places of the reports that may end an order which is not the same at the venue."""
+        filled = {client_id: state.order.filled_qty for client_id, state in states.items()}
+        doubtful = []
+        for place, report in enumerate(reports):
+            client_id = report.venue_client_order_id
+            if client_id not in states or revises_execution(report) or unstorable_field(report) is not None:
+                continue
+            filled[client_id] = EXACT.add(filled[client_id], report.last_qty)
+            if self._amends.must_ask(states[client_id], report, filled[client_id]):
+                doubtful.append(place)
+        return doubtful
+
+    async def _ask(self, ids: set[VenueClientOrderId], states: States) -> set[VenueClientOrderId]:
+        """Ask about these orders and record their lost amends; returns those about which the venue cannot be asked."""
+        unasked = sorted(ids)
+        while unasked:
+            errors = await asyncio.gather(*(self._ask_one(states[client_id]) for client_id in unasked[:LOOKUPS_MAX]))
+            if error := next(filter(None, errors), None):
+                log.warning("report_waits", venue=self._venue.name, orders=len(unasked), error=str(error))
+                break
+            unasked = unasked[LOOKUPS_MAX:]
+        return set(unasked)
+
+    async def _ask_one(self, state: OrderState) -> VenueUnavailable | None:
+        try:
+            found = await self._venue.find_by_client_order_id(current_id(state.order))
+        except VenueUnavailable as error:
+            return error
+        # An order that the venue reports on and no longer shows has ended as reported.
+        if found is not None:
+            await self._amends.adopt(state, found)
+        return None

@@ -1,0 +1,295 @@
+"""Amends that a restore has lost, over every database: their orders go on as they are at the venue."""
+
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from typing import Any, cast
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from switchyard.adapters.memory.clock import START
+from switchyard.domain import decisions
+from switchyard.domain.amends import Amend, current_id, last_id
+from switchyard.domain.changes import Committed
+from switchyard.domain.idempotency import AMEND_ORDER
+from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.kills import Kill
+from switchyard.domain.lines import AuditLine
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OrderState
+from switchyard.domain.replay import Replay
+from switchyard.domain.reports import ExecutionReport, ReportStatus
+from switchyard.flow.executions.recall import StrayRecall
+from switchyard.flow.sending.answering import VenueWatch
+from switchyard.flow.sending.resolve import Resolver
+from switchyard.ports.venue import VenueAmend
+from tests.support.build import VENUE, an_accept, an_entry, state_after
+from tests.support.databases import Database
+from tests.support.sweeping import OUR_TAG, Sweeping, report
+
+FIRST, SECOND = VenueClientOrderId(f"{OUR_TAG}-first"), VenueClientOrderId(f"{OUR_TAG}-second")
+# Above every number that the tests give: all orders are of before the restore.
+RESTORED_SEQ = 1_000_000_000
+
+
+@pytest.fixture
+async def sweeping(database: Database) -> AsyncIterator[Sweeping]:
+    yield Sweeping(database, restored_seq=RESTORED_SEQ)
+
+
+def an_amend(client_id: VenueClientOrderId, qty: int, *, replaces: bool = True) -> VenueAmend:
+    return VenueAmend(client_order_id=client_id, replaces=replaces, qty=Decimal(qty), price=Decimal(149))
+
+
+def show(
+    sweeping: Sweeping, order: Order, status: ReportStatus, *fills: str, amends: tuple[VenueAmend, ...] = ()
+) -> None:
+    """Have the order at the venue as these amends have left it, and find it by every id."""
+    sweeping.venue.show(order, status, *fills)
+    shown = sweeping.venue.shown.pop(order.venue_client_order_id)
+    legs = [order.venue_client_order_id, *(amend.client_order_id for amend in amends if amend.replaces)]
+    for client_id in (order.venue_client_order_id, *(amend.client_order_id for amend in amends)):
+        later = amends[legs.index(client_id) :] if client_id in legs else amends
+        sweeping.venue.shown[client_id] = replace(
+            shown, venue_client_order_id=legs[-1], venue_order_id="venue-2", qty=amends[-1].qty, amends=later
+        )
+
+
+def of_leg(made: ExecutionReport, leg: VenueClientOrderId) -> ExecutionReport:
+    return replace(made, venue_client_order_id=leg, venue_order_id=f"venue-of-{leg}")
+
+
+def an_end(state: OrderState, exec_id: str = "end", status: ReportStatus = "CANCELED") -> ExecutionReport:
+    return replace(report(state, exec_id, "0", "0", status), last_price=None, reason="REPLACED")
+
+
+async def check_replay(sweeping: Sweeping, order: Order) -> None:
+    """The journal's lines make the same order, rows and executions again."""
+    replay, state = Replay(), await sweeping.state(order)
+    for event in await sweeping.journal.read(0, 0, 1_000):
+        replay.apply(msgspec.json.decode(event.line, type=AuditLine))
+    assert replay.orders[order.order_id] == state.order
+    assert [replay.outbox[row.key] for row in state.outbox] == list(state.outbox)
+    for (venue, exec_id), execution in replay.executions.items():
+        assert (await sweeping.queries.executions(venue, [exec_id]))[exec_id] == execution
+
+
+async def test_an_end_is_applied_only_after_a_lookup_and_the_order_goes_on_as_its_successor(
+    sweeping: Sweeping,
+) -> None:
+    order = await sweeping.working()
+    state = await sweeping.state(order)
+    show(sweeping, order, "PARTIALLY_FILLED", "a:30", amends=(an_amend(FIRST, 150),))
+    sweeping.venue.can_be_asked = False
+    await sweeping.receive(an_end(state))
+    assert (await sweeping.state(order)).order == order
+    assert sweeping.recorder.gate._waiting is not None
+
+    await sweeping.recorder.run_once()
+    assert (await sweeping.state(order)).order == order
+    sweeping.venue.can_be_asked = True
+    await sweeping.receive(of_leg(report(state, "a", "30", "30"), FIRST))
+
+    after = (await sweeping.state(order)).order
+    assert (after.status, int(after.qty), int(after.filled_qty)) == ("PARTIALLY_FILLED", 150, 30)
+    assert (after.price, after.reserve_price, current_id(after)) == (Decimal(149), Decimal(149), FIRST)
+    assert last_id(await sweeping.state(order)) == FIRST
+    assert await sweeping.held() == 30
+    assert sweeping.recorder.gate._waiting is None
+    await sweeping.receive(of_leg(report(state, "b", "120", "150", "FILLED"), FIRST))
+    assert ((await sweeping.state(order)).order.status, await sweeping.held()) == ("FILLED", 150)
+    assert sweeping.counted("order_overfills_total") == 0
+    await check_replay(sweeping, order)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_reports_that_came_before_the_lookup_are_applied_under_their_own_ids(
+    sweeping: Sweeping, database: Database, is_new: bool
+) -> None:
+    order = await sweeping.working()
+    state = await sweeping.state(order)
+    fills = [of_leg(report(state, "a", "10", "10"), FIRST), of_leg(report(state, "b", "20", "30"), SECOND)]
+    await sweeping.receive(*fills)  # filed: neither id is known
+    show(
+        sweeping,
+        order,
+        "CANCELED",
+        "a:10",
+        "b:20",
+        amends=(an_amend(FIRST, 150), an_amend(SECOND, 200)),
+    )
+    await sweeping.receive(an_end(state))
+
+    recorder = Sweeping(database, restored_seq=RESTORED_SEQ).recorder if is_new else sweeping.recorder
+    recall = StrayRecall(sweeping.venue, recorder, queries=sweeping.queries)
+    assert await recall.run_once() == 2
+    order = (await sweeping.state(order)).order
+    assert (order.status, int(order.qty), int(order.filled_qty)) == ("PARTIALLY_FILLED", 200, 30)
+    assert await sweeping.swept() == 1  # the end of the last leg
+    await sweeping.receive(*fills, of_leg(an_end(state, "end-2"), SECOND))
+    after = (await sweeping.state(order)).order
+    assert (after.status, int(after.filled_qty), int(await sweeping.held())) == ("CANCELED", 30, 30)
+    recorded = await sweeping.queries.executions(VENUE, ["a", "b"])
+    assert {execution.order_id for execution in recorded.values()} == {order.order_id}
+    assert sweeping.counted("execution_ids_reused_total") == sweeping.counted("venue_quantity_gaps_total") == 0
+    await check_replay(sweeping, order)
+
+
+async def test_a_sweep_finds_the_successor_without_any_report(sweeping: Sweeping) -> None:
+    order = await sweeping.working()
+    show(sweeping, order, "FILLED", "a:60", amends=(an_amend(FIRST, 60),))
+    assert await sweeping.swept() == 1
+    after = (await sweeping.state(order)).order
+    assert (after.status, int(after.qty), int(await sweeping.held())) == ("FILLED", 60, 60)
+    await check_replay(sweeping, order)
+
+
+@pytest.mark.parametrize("first", ["report", "sweep"])
+async def test_an_amend_in_place_that_raised_the_quantity_keeps_the_order_open(sweeping: Sweeping, first: str) -> None:
+    order = await sweeping.working()
+    state = await sweeping.state(order)
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150, replaces=False),))
+    if first == "sweep":
+        await sweeping.swept()
+        assert (await sweeping.state(order)).order.price == Decimal(149)
+    await sweeping.receive(report(state, "a", "100", "100"))
+    after = (await sweeping.state(order)).order
+    assert (after.status, int(after.qty), current_id(after)) == (
+        "PARTIALLY_FILLED",
+        150,
+        order.venue_client_order_id,
+    )
+    assert last_id(await sweeping.state(order)) == FIRST
+    await sweeping.receive(report(state, "b", "50", "150", "FILLED"))
+    assert (await sweeping.state(order)).order.status == "FILLED"
+    assert (int(await sweeping.held()), int(sweeping.counted("order_overfills_total"))) == (150, 0)
+    await check_replay(sweeping, order)
+
+
+async def test_a_fill_of_the_known_quantity_needs_no_lookup(sweeping: Sweeping) -> None:
+    order = await sweeping.working()
+    await sweeping.receive(report(await sweeping.state(order), "a", "100", "100", "FILLED"))
+    assert ((await sweeping.state(order)).order.status, sweeping.venue.asked) == ("FILLED", [])
+
+
+async def test_an_order_of_after_the_restore_ends_without_a_lookup(database: Database) -> None:
+    sweeping = Sweeping(database, restored_seq=1)
+    order = await sweeping.working()
+    await sweeping.receive(an_end(await sweeping.state(order)))
+    assert ((await sweeping.state(order)).order.status, sweeping.venue.asked) == ("CANCELED", [])
+
+
+@pytest.mark.parametrize("kept", ["absent", "ended", "replaced by another system"])
+async def test_an_end_that_the_venue_confirms_is_applied(sweeping: Sweeping, kept: str) -> None:
+    order = await sweeping.working()
+    if kept == "ended":
+        sweeping.venue.show(order, "CANCELED")
+    elif kept != "absent":
+        show(sweeping, order, "WORKING", amends=(an_amend(VenueClientOrderId("of-a-person"), 150),))
+    await sweeping.receive(an_end(await sweeping.state(order)))
+    assert (await sweeping.state(order)).order.status == "CANCELED"
+    assert sweeping.venue.asked == [order.venue_client_order_id]
+
+
+async def test_a_kill_does_not_keep_a_lost_amend_out(sweeping: Sweeping) -> None:
+    order = await sweeping.working()
+    kill = Kill(kill_id=cast(Any, "kill_1"), set_by="ann", set_reason="drill", set_at=START, version=1)
+    assert isinstance(await sweeping.commit(decisions.set_kill(kill)), Committed)
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150),))
+    await sweeping.swept()
+    assert int((await sweeping.state(order)).order.qty) == 150
+    await check_replay(sweeping, order)
+
+
+async def requested(sweeping: Sweeping, order: Order, *, by_lost_history: bool) -> None:
+    """Have an amend to 150 in the database: queued in the backup, or requested again after the restore."""
+    state = await sweeping.state(order)
+    amend = Amend(
+        client_order_id=FIRST,
+        orig_client_order_id=last_id(state),
+        qty=Decimal(150),
+        price=Decimal(149),
+        reserve_price=Decimal(149),
+        replaces=True,
+        is_provable=True,
+        operation=AMEND_ORDER,
+        key="key",
+    )
+    key = replace(an_entry("key", order.order_id), operation=AMEND_ORDER)
+    await sweeping.commit(decisions.request_amend(state, amend, key, START, reducing=True))
+    if by_lost_history:
+        state = await sweeping.state(order)
+        await sweeping.commit(decisions.record_doubt(state, state.row("amend", 1), "RESTORED", None, START))
+
+
+@pytest.mark.parametrize("by_lost_history", [True, False])
+@pytest.mark.parametrize("can_be_asked", [True, False])
+async def test_an_amend_that_was_queued_in_the_backup_or_is_repeated_is_the_one_at_the_venue(
+    sweeping: Sweeping, by_lost_history: bool, can_be_asked: bool
+) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order, by_lost_history=by_lost_history)
+    state = await sweeping.state(order)
+    show(sweeping, order, "PARTIALLY_FILLED", "a:30", amends=(an_amend(FIRST, 150),))
+    sweeping.venue.can_be_asked = can_be_asked
+    await sweeping.receive(an_end(state), of_leg(report(state, "a", "30", "30"), FIRST))
+    sweeping.venue.can_be_asked = True
+    await sweeping.recorder.run_once()
+    await sweeping.swept()
+
+    after = await sweeping.state(order)
+    assert (after.order.status, int(after.order.qty), current_id(after.order)) == ("PARTIALLY_FILLED", 150, FIRST)
+    assert [row.status for row in after.outbox] == ["sent", "sent"]
+    assert (int(await sweeping.held()), after.order.amend_qty) == (30, None)
+    await check_replay(sweeping, order)
+
+
+async def test_an_amend_in_doubt_is_settled_by_a_later_one_of_the_lost_history(sweeping: Sweeping) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order, by_lost_history=True)
+    show(sweeping, order, "WORKING", amends=(an_amend(SECOND, 120, replaces=False),))
+    await sweeping.swept()
+    after = await sweeping.state(order)
+    assert [(row.venue_client_order_id, row.status) for row in after.outbox[1:]] == [(FIRST, "dead"), (SECOND, "sent")]
+    assert (int(after.order.qty), after.order.amend_qty) == (120, None)
+    await check_replay(sweeping, order)
+
+
+async def test_an_order_that_was_queued_in_the_backup_is_the_one_that_was_sent_and_amended(sweeping: Sweeping) -> None:
+    accepted = an_accept(qty=Decimal(100))
+    await sweeping.commit(accepted)
+    state = state_after(accepted)
+    await sweeping.commit(decisions.record_doubt(state, state.row("new", 1), "RESTORED", None, START))
+    show(sweeping, state.order, "WORKING", amends=(an_amend(FIRST, 150),))
+    await sweeping.receive(an_end(state), of_leg(report(state, "a", "30", "30"), FIRST))
+    after = (await sweeping.state(state.order)).order
+    assert (after.status, int(after.qty), int(after.filled_qty)) == ("PARTIALLY_FILLED", 150, 30)
+    await check_replay(sweeping, after)
+
+
+async def test_the_resolver_records_the_amends_of_an_order_in_doubt_that_it_finds(
+    sweeping: Sweeping, database: Database
+) -> None:
+    accepted = an_accept(qty=Decimal(100))
+    await sweeping.commit(accepted)
+    state = state_after(accepted)
+    await sweeping.commit(decisions.record_doubt(state, state.row("new", 1), "RESTORED", None, START))
+    show(sweeping, state.order, "WORKING", amends=(an_amend(FIRST, 150), an_amend(SECOND, 200)))
+    watch = VenueWatch(sweeping.venue, clock=sweeping.clock, metrics=sweeping.metrics)
+    resolver = Resolver(
+        watch,
+        journal=sweeping.journal,
+        queries=database.queries,
+        liveness=database.liveness,
+        commit=sweeping.commit,
+        clock=sweeping.clock,
+        metrics=sweeping.metrics,
+        amends=sweeping.amends,
+    )
+    await watch.probe_once()
+    assert await resolver.run_once() == 1
+    after = await sweeping.state(state.order)
+    assert (after.order.status, int(after.order.qty), current_id(after.order)) == ("WORKING", 200, SECOND)
+    assert [row.status for row in after.outbox] == ["sent", "sent", "sent"]
+    await check_replay(sweeping, after.order)

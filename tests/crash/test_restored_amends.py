@@ -1,0 +1,191 @@
+"""A restore loses amends: their orders go on as they are at the venue, and every fill counts once."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.support.amending import RESTING, amend, amending_settings, until_equal, until_settled
+from tests.support.backups import PostgresBackup, SqliteBackup, declare_restored
+from tests.support.cluster import Cluster
+from tests.support.evidence import check_audit, tool_settings
+from tests.support.orders import all_orders, cancel, get, place, until_all
+from tests.support.polling import until
+from tests.support.postgres import PostgresServer
+from tests.support.process import Process, run_command
+from tests.support.venue_process import VenueProcess
+
+# Far above the market: an order with this price is filled at once.
+MARKETABLE = 1000
+ORDERS = (
+    "amended",
+    "amended_twice",
+    "amended_and_cancelled",
+    "amended_and_filled",
+    "amended_then_cancelled",
+    "amended_then_again",
+    "cancelled",
+    "untouched",
+)
+
+
+class Site:
+    """A process with its venue, and the orders that its backup has."""
+
+    def __init__(self, cluster: Cluster, mode: str, dedupe: str, **settings: str) -> None:
+        self.broker: VenueProcess = cluster.broker("--amend", mode, dedupe=dedupe)
+        self.process: Process = cluster.process(**amending_settings(self.broker, mode, **settings))
+        self.orders: dict[str, str] = {}
+
+    async def place_and_back_up(self, session: aiohttp.ClientSession, take: Callable[[], None]) -> None:
+        """Place the orders and make a backup in which the venue has all of them."""
+        await self.broker.start()
+        await self.process.start()
+        for name in ORDERS:
+            self.orders[name] = await place(session, self.process, name, body=RESTING)
+        await until_all(session, self.process, lambda order: order["status"] == "WORKING")
+        assert await asyncio.to_thread(self.process.stop) == 0
+        take()
+        await self.process.start()
+
+    async def make_history(self, session: aiohttp.ClientSession) -> None:
+        """Amend, cancel and fill orders after the backup."""
+        for name in ORDERS:
+            if name.startswith("amended"):
+                await self.amended(session, name, "first", qty=500, price=90)
+        await self.amended(session, "amended_twice", "second", qty=1500, price=80)
+        await self.amended(session, "amended_and_filled", "second", qty=700, price=MARKETABLE)
+        for name in ("amended_and_cancelled", "cancelled"):
+            await cancel(session, self.process, self.orders[name])
+        await until_equal(session, self.process, self.broker)
+        assert await asyncio.to_thread(self.process.stop) == 0
+
+    async def amended(self, session: aiohttp.ClientSession, name: str, key: str, **body: Any) -> None:
+        answers = await until_settled(session, self.process, [(self.orders[name], f"{name}_{key}", body)])
+        assert [answer["status"] for answer in answers.values()] == ["AMENDED"]
+
+    async def fill_at_broker(self, session: aiohttp.ClientSession, name: str) -> None:
+        """Let the market reach the order's present price at the broker."""
+        url = f"{self.broker.url}/orders/{self.present_id(name)}"
+        async with session.patch(url, json={"limit_price": MARKETABLE}) as response:
+            assert response.status == 200, await response.text()
+
+    def present_id(self, name: str) -> str:
+        """The client order id that the broker has the order under now."""
+        events = self.broker.events()
+        [newest] = [line for line in events if line.get("trace_id") == self.orders[name]]
+        for line in events:
+            if line["event"] == "amend" and line.get("replaces") == newest["venue_order_id"]:
+                newest = line
+        return str(newest["client_order_id"])
+
+    async def shown(self, session: aiohttp.ClientSession) -> dict[str, tuple[Any, ...]]:
+        """Status, quantity and filled quantity of each order, by its name."""
+        found = {order["orderId"]: order for order in await all_orders(session, self.process)}
+        named = {name: found[order_id] for name, order_id in self.orders.items()}
+        return {name: (order["status"], order["qty"], order["filledQty"]) for name, order in named.items()}
+
+
+async def lose_and_check(site: Site, session: aiohttp.ClientSession, restore: Callable[[], None]) -> None:
+    await site.make_history(session)
+    await asyncio.to_thread(restore)
+    await site.process.start()
+
+    await until_equal(session, site.process, site.broker)
+    assert await site.shown(session) == {
+        "amended": ("WORKING", 500, 0),
+        "amended_twice": ("WORKING", 1500, 0),
+        "amended_and_cancelled": ("CANCELED", 500, 0),
+        "amended_and_filled": ("FILLED", 700, 700),
+        "amended_then_cancelled": ("WORKING", 500, 0),
+        "amended_then_again": ("WORKING", 500, 0),
+        "cancelled": ("CANCELED", 1000, 0),
+        "untouched": ("WORKING", 1000, 0),
+    }
+
+    # A repeated key finds its amend, also with another body, and the next amend refers to it.
+    order_id, key = site.orders["amended_then_again"], "amended_then_again_first"
+    status, answer, replayed = await amend(session, site.process, order_id, key, qty=500, price=90)
+    assert (status, answer["status"], replayed) == (202, "AMENDED", True)
+    status, answer, _ = await amend(session, site.process, order_id, key, qty=600, price=90)
+    assert (status, answer["reason"]) == (409, "IDEMPOTENCY_CONFLICT")
+    await site.amended(session, "amended_then_again", "second", qty=800, price=MARKETABLE)
+    await cancel(session, site.process, site.orders["amended_then_cancelled"])
+    await until_equal(session, site.process, site.broker)
+    for name in ("amended", "amended_twice"):
+        await site.fill_at_broker(session, name)
+    await until_all(session, site.process, lambda order: order["status"] != "CANCEL_REQUESTED")
+
+    async def is_filled() -> bool:
+        shown = await site.shown(session)
+        return [shown[name][0] for name in ("amended", "amended_twice")] == ["FILLED", "FILLED"]
+
+    await until(is_filled, lambda: site.process.log)
+    assert (await site.shown(session))["amended"] == ("FILLED", 500, 500)
+    assert (await site.shown(session))["amended_twice"] == ("FILLED", 1500, 1500)
+    [position] = (await get(session, site.process, "/positions"))["positions"]
+    filled = sum(line["qty"] for line in site.broker.events("fill"))
+    assert position["qty"] == filled == 500 + 1500 + 700 + 800
+    health = await get(session, site.process, "/health")
+    assert health["status"] == "ok", health
+    for alarm in (
+        "order_overfilled",
+        "quantity_gap",
+        "order_quantity_differs",
+        "execution_id_reused",
+        "audit_file_cut",
+    ):
+        assert alarm not in site.process.log, site.process.log
+    site.broker.check_nothing_twice()
+    await check_audit(site.process, site.process.folder)
+
+
+@pytest.mark.parametrize(("mode", "dedupe"), [("cancel_replace", "forever"), ("in_place", "open_only")])
+async def test_orders_follow_the_amends_that_a_restored_sqlite_database_has_lost(
+    cluster: Cluster, session: aiohttp.ClientSession, mode: str, dedupe: str
+) -> None:
+    site = Site(cluster, mode, dedupe)
+    backup = SqliteBackup(cluster.folder)
+    await site.place_and_back_up(session, backup.take)
+
+    def restore() -> None:
+        backup.restore()
+        declare_restored(site.process)
+
+    await lose_and_check(site, session, restore)
+
+
+async def test_orders_follow_the_amends_that_a_restored_postgresql_database_has_lost(
+    cluster: Cluster, session: aiohttp.ClientSession, postgres_server: PostgresServer
+) -> None:
+    url = postgres_server.create_database()
+    site = Site(cluster, "cancel_replace", "open_only", SWITCHYARD_DATABASE_URL=url)
+    backup = PostgresBackup(postgres_server, url)
+    await site.place_and_back_up(session, backup.take)
+
+    def restore() -> None:
+        backup.restore()
+        declare_restored(site.process)
+
+    await lose_and_check(site, session, restore)
+
+
+async def test_orders_follow_the_amends_that_a_database_rebuilt_from_an_audit_file_lacks(
+    cluster: Cluster, session: aiohttp.ClientSession
+) -> None:
+    site = Site(cluster, "cancel_replace", "open_only")
+    live, audit = cluster.folder / "var", cluster.folder / "audit.log"
+
+    def take() -> None:
+        shutil.copy(live / "gateway/audit.log", audit)
+
+    def rebuild() -> None:
+        live.rename(cluster.folder / "replaced")
+        replayed = run_command("replay", str(audit), **tool_settings(site.process))
+        assert replayed.returncode == 0, replayed.stderr
+
+    await site.place_and_back_up(session, take)
+    await lose_and_check(site, session, rebuild)
