@@ -44,7 +44,7 @@ from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.health.shared import HealthReader
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.sending.operator import end_doubt
-from switchyard.settings import Settings
+from switchyard.settings import Settings, bus_keys
 
 Role = Literal["up", "gateway", "worker"]
 
@@ -231,6 +231,8 @@ async def running_engine(settings: Settings, role: Role, wrappers: PortWrappers 
         check_properties(settings.kafka)
     if role != "up":  # `up` has prepared it before it created the database
         prepare_data_folder(settings.data_dir)
+    if settings.kafka is not None and role != "gateway":
+        bus_keys(settings)  # a missing key stops the start before anything is opened
     sys.setswitchinterval(SWITCH_SECONDS)
     _raise_open_files_limit(settings.connections_max + OTHER_FILES)
     wrappers = wrappers or PortWrappers()
