@@ -174,6 +174,7 @@ async def test_books_over_kafka_are_those_of_the_venues_log_though_everything_is
         pause_seconds=0.5,
     )
     assert await shown_books(session, offices[1]) == shown
+    assert (await read_books(session, offices[0], "/stats", ACCOUNTS[0]))["bus"] == "kafka"
     for process in (gateway, worker, *offices):
         assert process.stop() == 0
     verify = tool_settings(offices[0])
