@@ -1,6 +1,6 @@
 """The configured database, PostgreSQL or SQLite: opened for a process, or used by a command of the command line."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,11 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import Order
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.decide import Commit
+from switchyard.flow.health.shared import health_name, is_reported
 from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
 from switchyard.flow.kill.switch import KillSwitch
 from switchyard.flow.results import OrderResults
-from switchyard.flow.sending.declared import declared
+from switchyard.flow.sending.declared import Decider, declared, declared_name, settling_in
 from switchyard.flow.sending.operator import end_doubt
 from switchyard.ports.accounts import Accounts
 from switchyard.ports.clock import Clock
@@ -188,6 +189,26 @@ def outbox_listing(settings: Settings) -> OutboxListing:
     if settings.database_url is not None:
         return PostgresOutboxListing(settings.database_url)
     return SqliteOutboxListing(sqlite_path(settings))
+
+
+async def reported_deciders(listing: OutboxListing, venues: Iterable[VenueName]) -> dict[VenueName, Decider]:
+    """The workers of the venues by what they wrote into the database: a report that is not stale shows a live one."""
+    names = list(venues)
+    health, now = await listing.cursors([health_name(venue) for venue in names])
+    running = [venue for venue in names if is_reported(health.get(health_name(venue)), now)]
+    return await declared_deciders(listing, names, running)
+
+
+async def declared_deciders(
+    listing: OutboxListing, venues: Iterable[VenueName], running: Collection[VenueName]
+) -> dict[VenueName, Decider]:
+    """The workers of the venues, where it is known for which of them one runs."""
+    names = list(venues)
+    found, _ = await listing.cursors([declared_name(venue) for venue in names])
+    return {
+        venue: Decider(settling=settling_in(found.get(declared_name(venue))), is_running=venue in running)
+        for venue in names
+    }
 
 
 async def decide_doubt(settings: Settings, row_id: str, decision: DecisionFact) -> Order:

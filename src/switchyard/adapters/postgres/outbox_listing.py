@@ -1,6 +1,7 @@
 """Outbox rows for operators, read on a separate connection."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import asyncpg
 
@@ -22,6 +23,8 @@ _SELECT_DOUBTS = f"""
 SELECT {EVENT_COLUMNS} FROM journal WHERE order_id = $1 AND type = 'OrderUncertain'
 ORDER BY seq DESC LIMIT {DOUBTS_MAX}
 """
+
+_SELECT_CURSORS = "SELECT name, hash FROM reader_cursors WHERE name = ANY($1)"
 
 
 class PostgresOutboxListing:
@@ -50,7 +53,13 @@ class PostgresOutboxListing:
         """The last `OrderUncertain` events of one order, newest first."""
         return [rows.journal_event(record) for record in await self._read(_SELECT_DOUBTS, order_id)]
 
-    async def _read(self, sql: str, *values: str | int) -> list[asyncpg.Record]:
+    async def cursors(self, names: Sequence[str]) -> tuple[Mapping[str, str], datetime]:
+        """The texts of cursors, and the database's time."""
+        found = await self._read(_SELECT_CURSORS, list(names))
+        [[now]] = await self._read("SELECT clock_timestamp()")
+        return {record["name"]: record["hash"] for record in found}, now
+
+    async def _read(self, sql: str, *values: str | int | list[str]) -> list[asyncpg.Record]:
         async with single_connection(self._url) as connection:
             records: list[asyncpg.Record] = await connection.fetch(sql, *values)
             return records
