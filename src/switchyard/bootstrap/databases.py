@@ -191,23 +191,22 @@ def outbox_listing(settings: Settings) -> OutboxListing:
     return SqliteOutboxListing(sqlite_path(settings))
 
 
-async def reported_deciders(listing: OutboxListing, venues: Iterable[VenueName]) -> dict[VenueName, Decider]:
-    """The workers of the venues by what they wrote into the database: a report that is not stale shows a live one."""
-    names = list(venues)
-    health, now = await listing.cursors([health_name(venue) for venue in names])
-    running = [venue for venue in names if is_reported(health.get(health_name(venue)), now)]
-    return await declared_deciders(listing, names, running)
-
-
-async def declared_deciders(
-    listing: OutboxListing, venues: Iterable[VenueName], running: Collection[VenueName]
+async def deciders(
+    listing: OutboxListing, venues: Iterable[VenueName], running: Collection[VenueName] | None = None
 ) -> dict[VenueName, Decider]:
-    """The workers of the venues, where it is known for which of them one runs."""
-    names = list(venues)
-    found, _ = await listing.cursors([declared_name(venue) for venue in names])
+    """The workers that settle the doubts at the venues, by what they wrote into the database.
+
+    `running`: the venues for which one is known to run; by default those on which one has reported lately.
+    """
+    named = list(venues)
+    found, now = await listing.cursors([name(venue) for venue in named for name in (declared_name, health_name)])
+
+    def is_running(venue: VenueName) -> bool:
+        return is_reported(found.get(health_name(venue)), now) if running is None else venue in running
+
     return {
-        venue: Decider(settling=settling_in(found.get(declared_name(venue))), is_running=venue in running)
-        for venue in names
+        venue: Decider(settling=settling_in(found.get(declared_name(venue))), is_running=is_running(venue))
+        for venue in named
     }
 
 

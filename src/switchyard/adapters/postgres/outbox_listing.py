@@ -24,7 +24,10 @@ SELECT {EVENT_COLUMNS} FROM journal WHERE order_id = $1 AND type = 'OrderUncerta
 ORDER BY seq DESC LIMIT {DOUBTS_MAX}
 """
 
-_SELECT_CURSORS = "SELECT name, hash FROM reader_cursors WHERE name = ANY($1)"
+# One row at least, for the time.
+_SELECT_CURSORS = """
+SELECT clock_timestamp() AS now, name, hash FROM (SELECT 1) AS once LEFT JOIN reader_cursors ON name = ANY($1)
+"""
 
 
 class PostgresOutboxListing:
@@ -56,8 +59,7 @@ class PostgresOutboxListing:
     async def cursors(self, names: Sequence[str]) -> tuple[Mapping[str, str], datetime]:
         """The texts of cursors, and the database's time."""
         found = await self._read(_SELECT_CURSORS, list(names))
-        [[now]] = await self._read("SELECT clock_timestamp()")
-        return {record["name"]: record["hash"] for record in found}, now
+        return {record["name"]: record["hash"] for record in found if record["name"] is not None}, found[0]["now"]
 
     async def _read(self, sql: str, *values: str | int | list[str]) -> list[asyncpg.Record]:
         async with single_connection(self._url) as connection:

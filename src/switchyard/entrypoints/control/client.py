@@ -12,10 +12,9 @@ import msgspec
 from switchyard.bootstrap import (
     carry_out_recheck,
     decide_doubt,
-    declared_deciders,
+    deciders,
     direct_kill_switch,
     open_pdca_store,
-    reported_deciders,
 )
 from switchyard.domain.errors import AlreadyRunning, NotFound, OutcomeUnknown
 from switchyard.domain.events import encode
@@ -78,12 +77,12 @@ async def deciders_of(
     On SQLite the one process that can send is asked; on PostgreSQL workers report in the database.
     """
     if settings.database_url is not None:
-        return await reported_deciders(listing, venues)
+        return await deciders(listing, venues)
     try:
         reply = await _request(socket_path(settings), ListVenues(), AlreadyRunning("a process runs"))
     except (AlreadyRunning, OutcomeUnknown):
         reply = None  # no process can be asked
-    return await declared_deciders(listing, venues, reply.venues if isinstance(reply, VenuesTold) else ())
+    return await deciders(listing, venues, reply.venues if isinstance(reply, VenuesTold) else ())
 
 
 async def command_kill_switch(settings: Settings, command: KillCommand) -> KillTold | KillsTold:
