@@ -14,6 +14,7 @@ put() {
 
 put jwt_secret "$(random)"
 put journal_key "$(random)"
+put bus_key "$(random)"
 put postgres_password "$(random)"
 put grafana_password "$(random)"
 put database_url "postgresql://switchyard:$(cat secrets/postgres_password)@postgres:5432/switchyard"

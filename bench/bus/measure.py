@@ -18,7 +18,7 @@ from bench.measure import END_TO_END_CONNECTIONS, WARM_UP_SECONDS, Bench, sustai
 from bench.memory import watched
 from bench.processes import BenchError, free_port, serving
 from bench.stores import PostgresStore, SqliteStore, Store, check_filled, wait_until_finished
-from tests.support.kafka import Kafka, start_kafka
+from tests.support.kafka import Kafka, bus_settings, start_kafka
 
 PARTITIONS = 6
 POLL_SECONDS = 0.1
@@ -51,11 +51,7 @@ def _orders_alone(bench: Bench) -> Iterator[BusStep]:
 
 def _together(bench: Bench, kafka: Kafka) -> Iterator[BusStep]:
     broker = "Apache Kafka" if kafka.is_real else "mock cluster"
-    bus = {
-        "KAFKA_ENABLE": "1",
-        "KAFKA_TOPIC": kafka.create_topic(PARTITIONS),
-        "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap,
-    }
+    bus = bus_settings(kafka.bootstrap, kafka.create_topic(PARTITIONS))
     with bench.fresh("postgres", worker=True) as alone, ExitStack() as stack:
         store = alone.store
         assert isinstance(store, PostgresStore), "it was asked for"

@@ -24,6 +24,7 @@ from tests.support.books import KEEPS_BOOKS, RunningBackOffice, running_backoffi
 from tests.support.contract import Contract
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.polling import until
+from tests.support.ports import free_port
 from tests.support.process import SECRET, run_command
 
 
@@ -89,7 +90,7 @@ async def test_the_books_show_positions_balances_and_every_entry_of_the_tokens_a
         [balance] = (await office.get("/balances")).json["balances"]
         assert balance["cash"] == -balance["trading"]
         assert balance["cash"] == pytest.approx(position["realisedPnl"] - position["costBasis"])
-        entries = (await office.get("/ledger?limit=999")).json["entries"]
+        entries = (await office.get("/ledger?limit=1000")).json["entries"]
         assert [entry["type"] for entry in entries].count("Fill") == 8
         assert {entry["accountId"] for entry in entries} == {"demo"}
         # Paging reaches every entry, backwards and forwards, with every filter.
@@ -104,7 +105,7 @@ async def test_the_books_show_positions_balances_and_every_entry_of_the_tokens_a
         assert await all_entries(office, f"since={at}") == [entry for entry in entries if entry["at"] >= at]
         assert await all_entries(office, f"after={at}") == [entry for entry in entries if entry["at"] > at]
         stats = (await office.get("/stats")).json
-        assert stats["lastKafkaOffset"] == await gateway.journal_seq()
+        assert (stats["bus"], stats["lastKafkaOffset"]) == ("journal", await gateway.journal_seq())
         assert stats["processed"] == stats["lastKafkaOffset"]
         # Another account's books look like books that do not exist.
         foreign = await office.get(f"/ledger?orderId={first}", "other")
@@ -119,7 +120,7 @@ async def test_the_books_show_positions_balances_and_every_entry_of_the_tokens_a
             "type=Bust",
             "type=fill",
             "limit=0",
-            "limit=1000",
+            "limit=1001",
             "since=yesterday",
             "cursor=7",
             "colour=red",
@@ -145,6 +146,17 @@ async def test_a_method_that_a_path_does_not_have_is_405_with_those_that_it_has(
         for path, allow in (("/positions", "GET, HEAD"), ("/admin/ledger", "POST"), ("/health", "GET, HEAD")):
             async with session.delete(office.url + path) as response:
                 assert (response.status, response.headers["Allow"]) == (405, allow)
+
+
+async def test_the_books_of_one_process_say_that_they_read_the_journal_though_it_publishes_to_kafka(
+    tmp_path: Path,
+) -> None:
+    kafka = {"KAFKA_ENABLE": "1", "KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}", "KAFKA_LOG_LEVEL": "0"}
+    async with trading(tmp_path, **kafka) as (gateway, office):
+        await filled(gateway, office)
+        await until_read(gateway, office)
+        stats = (await office.get("/stats")).json
+        assert (stats["bus"], stats["lastKafkaOffset"]) == ("journal", await gateway.journal_seq())
 
 
 async def test_books_that_cannot_be_written_say_so_until_they_have_caught_up(

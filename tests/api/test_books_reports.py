@@ -123,6 +123,8 @@ async def test_a_day_of_trading_has_a_statement_that_adds_up_and_results_by_day_
         closing = {(row["account"], row["unit"]): Decimal(row["amount"]) for row in rows if row["section"] == "closing"}
         assert closing == {key: amount for key, amount in sums.items() if amount and key[1] in ("JPY", "USD")}
         yesterday = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
+        for limit, status in ((1000, 200), (1001, 422)):
+            assert (await office.get(f"/statement?date={today()}&limit={limit}")).status == status
         before = exact((await office.get(f"/statement?date={yesterday}")).body)
         assert (before["entries"], before["closing"], before["final"]) == ([], [], True)
         for path in ("/pnl?", f"/statement?date={today()}&"):

@@ -55,6 +55,17 @@ async def test_order_with_wait_follows_the_order_until_it_is_filled(gateway_url:
     assert (order["status"], order["side"], order["qty"]) == ("FILLED", "BUY", 1000)
 
 
+async def test_a_wait_ends_after_its_time_with_the_order_as_it_is_and_what_to_do(gateway_url: str) -> None:
+    resting = ("order", "buy", "USDJPY", "1000", "--limit", "1", "--wait", "--timeout", "1s", "--json")
+    done = await run(gateway_url, *resting)
+    order = json.loads(done.stdout)
+    assert (done.returncode, order["status"]) == (3, "WORKING")
+    assert "the order is WORKING after 1s and stays in force" in done.stderr
+    assert f"switchyard cancel {order['orderId']}" in done.stderr
+    done = await run(gateway_url, "order", "buy", "USDJPY", "1000", "--wait", "--timeout", "soon")
+    assert (done.returncode, "--timeout" in done.stderr) == (2, True)
+
+
 async def test_every_option_of_an_order_is_sent(gateway_url: str) -> None:
     options = ["--limit", "9.00001", "--tif", "gtc", "--client-order-id", "mine", "--strategy", "carry"]
     placed = await run_json(gateway_url, "order", "SELL", "EURUSD", "2000", *options, "--tag", "a", "--tag", "b")

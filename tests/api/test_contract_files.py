@@ -43,6 +43,23 @@ def test_the_examples_of_a_schema_file_are_valid(name: str) -> None:
         assert problems(name, example) == []
 
 
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_schema_file_validates_alone(name: str) -> None:
+    """A reader of the bus copies one file: it must not need another one beside it."""
+    schema = documents()[name]
+    for example in schema["examples"]:
+        Draft202012Validator(schema).validate(example)
+    references = [node["$ref"] for _, node in walk(schema) if isinstance(node, dict) and "$ref" in node]
+    assert [each for each in references if not each.startswith("#")] == []
+
+
+def test_a_definition_that_several_files_have_is_the_same_in_all() -> None:
+    seen: dict[str, object] = {}
+    for name in SCHEMAS:
+        for definition, schema in documents()[name].get("$defs", {}).items():
+            assert seen.setdefault(definition, schema) == schema, f"{name}: {definition}"
+
+
 def test_the_example_events_form_a_hash_chain() -> None:
     previous = GENESIS
     for example in documents()[EVENT]["examples"]:

@@ -275,7 +275,9 @@ async def test_an_unfinished_request_is_disconnected(tmp_path: Path, monkeypatch
     async def not_called(*_: object) -> Any:
         raise AssertionError("there was no complete request")
 
-    listening = server.ControlServer(tmp_path / "control.sock", not_called, cast(KillSwitch, None), lambda _: None)
+    listening = server.ControlServer(
+        tmp_path / "control.sock", not_called, cast(KillSwitch, None), lambda _: None, lambda: ()
+    )
     await listening.start()
     reader, writer = await asyncio.open_unix_connection(tmp_path / "control.sock")
     writer.write(b'{"command":')

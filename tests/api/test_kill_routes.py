@@ -152,7 +152,9 @@ async def test_kills_are_listed_in_pages_and_a_missing_one_is_404(embedded: Runn
     assert [kill["killId"] for kill in (*first["kills"], *second["kills"])] == ids[::-1]
     assert second["nextCursor"] is None
     assert (await admin(embedded, "GET", "/admin/kill/kill_0")).status == 404
-    assert (await admin(embedded, "GET", "/admin/kills?limit=0")).status == 422
+    for limit, status in ((0, 422), (1000, 200), (1001, 422)):
+        assert (await admin(embedded, "GET", f"/admin/kills?limit={limit}")).status == status
+    assert (await admin(embedded, "GET", "/admin/kills?limit=3")).json["nextCursor"] is None
 
 
 async def test_a_kill_is_cleared_once(embedded: RunningGateway) -> None:

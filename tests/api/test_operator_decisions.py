@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -11,11 +12,12 @@ from switchyard.adapters.memory.clock import START
 from switchyard.bootstrap import open_database, upgrade_database
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
-from switchyard.flow.sending.declared import declaration
+from switchyard.flow.sending.declared import Settling, declaration
 from switchyard.settings import Settings, load_settings
 from tests.support.build import VENUE, WORKER, an_accept, state_after
 from tests.support.cluster import Cluster
 from tests.support.orders import place, until_statuses
+from tests.support.polling import until
 from tests.support.process import run_command
 
 
@@ -29,7 +31,8 @@ def in_doubt(environment: dict[str, str], *, declares: bool = True) -> str:
     accepted = an_accept()
     attempt = decisions.begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
     doubt = decisions.record_doubt(state_after(attempt), attempt.outbox[0], "NETWORK_TIMEOUT", None, START)
-    declared = [Change(cursors=(declaration(VENUE, lookup_decides=False),))] if declares else []
+    settling = Settling(lookup="all", absent_after_seconds=None)
+    declared = [Change(cursors=(declaration(VENUE, settling, lookup_decides=False),))] if declares else []
     asyncio.run(write(load_settings(environment), [*declared, accepted, attempt, doubt]))
     return accepted.orders[0].order_id
 
@@ -64,16 +67,74 @@ def test_uncertain_rows_are_listed(environment: dict[str, str]) -> None:
 BROKER = {"VENUE_URL_SIM": "http://127.0.0.1:1", "VENUE_DEDUPE_SIM": "while_open", "VENUE_WINDOW_SEC_SIM": "10"}
 
 
-def test_a_doubt_is_explained_with_its_age_and_next_step(environment: dict[str, str]) -> None:
-    order_id = in_doubt(environment)
+@pytest.mark.parametrize("declares", [True, False])
+def test_a_doubt_is_explained_but_not_its_end_while_no_worker_runs(environment: dict[str, str], declares: bool) -> None:
+    """The settings of the shell name a broker with a lookup that proves absence: they are not those that decide."""
+    order_id = in_doubt(environment, declares=declares)
     environment = {**environment, **BROKER}
     [listed] = json.loads(run_command("outbox", "list", "--json", **environment).stdout)
-    assert (listed["nextStep"], listed["ageSeconds"] > 0) == ("lookup", True)
+    assert (listed["nextStep"], listed["ageSeconds"] > 0) == ("unknown", True)
     shown = run_command("outbox", "show", order_id, **environment)
     assert "NETWORK_TIMEOUT; bytes of the order may have reached the venue" in shown.stdout, shown.stderr
-    assert "s of answering since its sender gave up" in shown.stdout
+    assert "cannot be told here" in shown.stdout and "start the worker that has sim" in shown.stdout
+    told = run_command("explain", order_id, "--offline", **environment)
+    assert "it cannot be told whether it settles by itself" in told.stdout, told.stderr
     explained = json.loads(run_command("outbox", "show", order_id, "--json", **environment).stdout)
     assert (explained["doubt"]["code"], explained["doubt"]["bytesSent"]) == ("NETWORK_TIMEOUT", True)
+
+
+@pytest.mark.parametrize(
+    ("dedupe", "step", "said"),
+    [("none", "report", "it does not settle by itself"), ("open_only", "lookup", "it settles by itself")],
+)
+async def test_a_shell_without_the_venues_settings_tells_what_the_running_worker_does_about_a_doubt(
+    environment: dict[str, str], cluster: Cluster, session: aiohttp.ClientSession, dedupe: Any, step: str, said: str
+) -> None:
+    broker = await cluster.broker(dedupe=dedupe, faults={"drop_answer": 1.0, "late_reports": 60.0}).start()
+    await broker.set_faults(lagging_lookup=60.0)
+    process = cluster.process(**broker.client_settings(VENUE_WINDOW_SEC_SIM="60"), **environment)
+    await process.start()
+    order_id = await place(session, process)
+    await until_statuses(session, process, "UNKNOWN")
+
+    async def is_known() -> bool:  # on PostgreSQL the worker reports within seconds
+        done = await asyncio.to_thread(run_command, "outbox", "show", order_id, "--json", **environment)
+        return bool(json.loads(done.stdout)["nextStep"] == step)
+
+    await until(is_known)
+    told = await asyncio.to_thread(run_command, "explain", order_id, "--offline", **environment)
+    assert said in told.stdout.splitlines()[-1], told.stdout
+    async with session.get(f"{process.url}/orders/{order_id}/explain", headers=process.headers()) as response:
+        assert said in (await response.json())["lines"][-1]
+
+
+async def test_a_gateway_without_workers_tells_what_the_worker_does_about_a_doubt(
+    cluster: Cluster, session: aiohttp.ClientSession, database_url: str
+) -> None:
+    """The gateway's own settings have the paper exchange under the venue's name."""
+    broker = await cluster.broker(dedupe="none", faults={"drop_answer": 1.0, "late_reports": 60.0}).start()
+    database = {"SWITCHYARD_DATABASE_URL": database_url}
+    gateway = await cluster.process("gateway", "gateway", **database).start()
+    order_id = await place(session, gateway)
+
+    async def last_line() -> str:
+        async with session.get(f"{gateway.url}/orders/{order_id}/explain", headers=gateway.headers()) as response:
+            return str((await response.json())["lines"][-1])
+
+    assert (await last_line()).startswith("Now: ACCEPTED")
+    worker = await cluster.process("worker", "worker", **broker.client_settings(), **database).start()
+    await until_statuses(session, gateway, "UNKNOWN")
+
+    async def is_told() -> bool:  # the gateway reads the worker's report once a second
+        return "it does not settle by itself: sim has no lookup" in await last_line()
+
+    await until(is_told)
+    worker.kill()
+
+    async def is_unknown() -> bool:  # its last report becomes stale
+        return "it cannot be told whether it settles by itself" in await last_line()
+
+    await until(is_unknown)
 
 
 def test_an_unknown_row_is_not_explained(environment: dict[str, str]) -> None:

@@ -305,6 +305,12 @@ async def test_a_request_that_airflow_could_not_be_told_of_is_stored_and_told_by
     assert (down.status, down.json["error"]) == (502, "AIRFLOW_DOWN")
     assert "airflow.internal" not in down.json["message"]
     [waiting] = await pdca.store.unfinished("airflow", submitted=False)
+    address = f"/pdca/recheck/{waiting.request.request_id}"
+    assert (down.headers["location"], "idempotent-replayed" in down.headers) == (address, False)
+    assert (await pdca.call("GET", address)).json["state"] == "queued"
+    repeat = await pdca.recheck()
+    assert (repeat.status, repeat.headers["location"]) == (502, address)
+    assert repeat.headers["idempotent-replayed"] == "true"
     is_down = False
     again = await pdca.recheck()
     assert (again.status, again.json["request_id"]) == (202, waiting.request.request_id)

@@ -100,7 +100,7 @@ async def test_404_409_and_5xx_have_one_form_and_fixed_words(pdca: PdcaClient, m
         {"error": "IDEMPOTENCY_CONFLICT", "message": "the Idempotency-Key was used with another body"},
         {
             "error": "AIRFLOW_DOWN",
-            "message": "Airflow does not answer; the request is stored and will be submitted later",
+            "message": "Airflow does not answer; the request is stored (see Location) and will be submitted later",
         },
         {"error": "INTERNAL_ERROR", "message": "internal error"},
     ]

@@ -294,6 +294,8 @@ async def test_operators_list_explain_and_follow_breaks(tmp_path: Path) -> None:
         assert await site.compare() == {}  # and so the books have read the fill
         await site.in_books("UPDATE balances SET amount = '1' WHERE account = 'cash'")
         assert (await site.office.get("/admin/breaks")).status == 403
+        for limit, status in ((1000, 200), (1001, 422)):
+            assert (await site.office.operate("GET", f"/admin/breaks?limit={limit}")).status == status
         run = await site.office.operate("POST", "/admin/reconcile?full=true")
         assert (run.status, run.json["differences"], run.json["accounts"]) == (200, 1, 1)
         [one] = (await site.office.operate("GET", "/admin/breaks?state=suspected&accountId=demo")).json["breaks"]

@@ -1,13 +1,16 @@
-"""The variables of the bus: five settings of our own, every other one a property of librdkafka."""
+"""The variables of the bus: seven settings of our own, every other one a property of librdkafka."""
 
 import logging
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from switchyard.adapters.kafka.configuration import RepeatFilter, check_properties, client
+from switchyard.bootstrap.backoffice import running_backoffice
+from switchyard.bootstrap.engine import running_engine
 from switchyard.domain.errors import SettingError
-from switchyard.settings import configured_secrets, load_settings
+from switchyard.settings import bus_keys, configured_secrets, journal_key, load_settings
 from switchyard.settings.kafka import KafkaSettings
 
 
@@ -63,6 +66,9 @@ def test_other_variables_become_properties_and_passwords_may_come_from_files(tmp
         ("KAFKA_SECURITY_PROTOCOL", "TLS", "TLS"),
         ("KAFKA_ACKS", "1", "set by Switchyard"),
         ("KAFKA_AUTO_OFFSET_RESET", "latest", "set by Switchyard"),
+        ("KAFKA_PARTITIONER", "murmur2", "set by Switchyard"),
+        ("SWITCHYARD_BUS_KEY", "short", "at least 32 bytes"),
+        ("SWITCHYARD_BUS_KEY_PREVIOUS", "changeme" * 8, "well-known"),
         ("KAFKA_QUEUE_CAPACITY", "0", "between 1 and"),
         ("KAFKA_TOPIC", "my events", "topic's name"),
         ("KAFKA_TOPC", "events", "topc"),
@@ -83,3 +89,38 @@ def test_a_line_of_librdkafka_is_not_repeated_for_every_client() -> None:
     assert passes("FAIL [gateway#producer-2] Connect to 127.0.0.1:9 failed (after 0ms in state CONNECT)")
     assert not passes("FAIL [gateway#producer-31] Connect to 127.0.0.1:9 failed (after 12ms in state CONNECT)")
     assert passes("FAIL [gateway#producer-31] Connect to 127.0.0.1:10 failed (after 12ms in state CONNECT)")
+
+
+def test_the_key_comes_from_a_setting_or_a_file_and_the_previous_one_is_accepted_too(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k" * 32 + "\n")
+    environment = {"KAFKA_ENABLE": "1", "SWITCHYARD_BUS_KEY_FILE": str(tmp_path / "key")}
+    settings = load_settings({**environment, "SWITCHYARD_BUS_KEY_PREVIOUS": "p" * 32})
+    assert bus_keys(settings) == (b"k" * 32, b"p" * 32)
+    assert {"k" * 32, "p" * 32} <= configured_secrets(settings)
+    assert "kkk" not in repr(settings) and "ppp" not in repr(settings)
+
+
+def test_a_single_process_makes_a_key_that_only_its_owner_can_read(tmp_path: Path) -> None:
+    settings = load_settings({"KAFKA_ENABLE": "1", "SWITCHYARD_DATA_DIR": str(tmp_path)})
+    [key] = bus_keys(settings)
+    assert len(key) >= 32 and bus_keys(settings) == (key,)
+    assert (tmp_path / "bus_key").stat().st_mode & 0o777 == 0o600
+    assert key not in (tmp_path / "bus_key").name.encode() and key != journal_key(settings)
+
+
+@pytest.mark.parametrize("role", ["up", "worker", "backoffice"])
+async def test_without_a_key_no_process_that_signs_or_checks_starts_on_a_shared_database(
+    role: Literal["up", "worker", "backoffice"], tmp_path: Path
+) -> None:
+    """Each has a data folder of its own: a key that one made there would be unknown to the others."""
+    settings = load_settings(
+        {
+            "KAFKA_ENABLE": "1",
+            "SWITCHYARD_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none",
+            "SWITCHYARD_DATA_DIR": str(tmp_path / "data"),
+        }
+    )
+    with pytest.raises(SettingError, match=r"^SWITCHYARD_BUS_KEY: is required.*ops/make_secrets\.sh"):
+        async with running_backoffice(settings) if role == "backoffice" else running_engine(settings, role):
+            pass
+    assert not (tmp_path / "data" / "bus_key").exists()

@@ -12,7 +12,8 @@ from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
-from switchyard.domain.changes import Change, Committed, merged
+from switchyard.adapters.system_clock import SystemClock
+from switchyard.domain.changes import Change, Committed, Cursor, merged
 from switchyard.domain.decisions import (
     begin_attempt,
     record_doubt,
@@ -265,6 +266,16 @@ async def test_rows_of_one_status_are_listed_oldest_first(database: Database, tm
     assert await listing.rows("queued", 1) == [row_after(oldest, seq=1)]
     assert await listing.rows("sending", 10) == [row_after(sending(claimed), seq=3)]
     assert await listing.rows("dead", 10) == []
+
+
+async def test_the_texts_of_cursors_are_listed_by_name_with_the_time(database: Database, tmp_path: Path) -> None:
+    marks = [Cursor(name=f"declared:{venue}", epoch=0, seq=1, hash=f"text of {venue}") for venue in ("a", "b")]
+    await commit(database.journal, Change(cursors=tuple(marks)))
+
+    found, now = await listing_of(database, tmp_path).cursors(["declared:b", "declared:c"])
+
+    assert found == {"declared:b": "text of b"}
+    assert abs(now - SystemClock().now()) < timedelta(minutes=1)
 
 
 async def test_the_history_of_an_order_is_its_row_and_its_first_events(database: Database, tmp_path: Path) -> None:

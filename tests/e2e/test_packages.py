@@ -14,7 +14,7 @@ import yaml
 from jsonschema import Draft7Validator
 
 from switchyard.entrypoints.cli.main import app
-from switchyard.settings import IDEMPOTENCY_SETTINGS, RISK_SETTINGS, SETTINGS, TRACING_SETTINGS, load_settings
+from switchyard.settings import IDEMPOTENCY_SETTINGS, RISK_SETTINGS, SETTINGS, TRACING_SETTINGS, bus_keys, load_settings
 from switchyard.settings.kafka import KAFKA_SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +130,7 @@ def test_the_settings_of_our_services_are_accepted_together_with_those_of_the_im
             variable: value.replace("/run/secrets", str(tmp_path / "secrets")) for variable, value in given.items()
         }
         settings = load_settings(given)
+        assert len(bus_keys(settings)) == 1
         assert settings.database_url is not None and "@postgres:5432/" in settings.database_url
         assert settings.idempotency.cache.redis_url is None and settings.host == "0.0.0.0"
 

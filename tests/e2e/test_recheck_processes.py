@@ -17,7 +17,7 @@ from switchyard.domain.pdca.strategies import StrategyBody
 from tests.support.books import KEEPS_BOOKS
 from tests.support.cluster import Cluster
 from tests.support.figures import scrape
-from tests.support.kafka import start_kafka
+from tests.support.kafka import bus_settings, start_kafka
 from tests.support.orders import until_all_final
 from tests.support.pdca import a_recheck, strategy_key
 from tests.support.polling import until
@@ -31,8 +31,7 @@ COMMAND_REQUEST = "01J8TPZ7YJ1E1X4C5N9ZP3M3QC"
 def bus() -> Iterator[dict[str, str]]:
     """The settings of a Kafka with a topic."""
     kafka = start_kafka()
-    topic = kafka.create_topic()
-    yield {"KAFKA_ENABLE": "1", "KAFKA_TOPIC": topic, "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap}
+    yield bus_settings(kafka.bootstrap, kafka.create_topic())
     kafka.remove()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.books import read_books
 from tests.support.cluster import Cluster
-from tests.support.kafka import LIBS_VARIABLE
+from tests.support.kafka import LIBS_VARIABLE, bus_settings
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
 from tests.support.secured_kafka import PASSWORD, USER, Authority, SecuredKafka
@@ -32,9 +32,7 @@ def secured(authority: Authority) -> Iterator[SecuredKafka]:
 
 def settings_for(kafka: SecuredKafka, topic: str, authority: Authority, password: str = PASSWORD) -> dict[str, str]:
     return {
-        "KAFKA_ENABLE": "1",
-        "KAFKA_TOPIC": topic,
-        "KAFKA_BOOTSTRAP_SERVERS": kafka.secured,
+        **bus_settings(kafka.secured, topic),
         "KAFKA_BROKER_ADDRESS_FAMILY": "v4",
         "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
         "KAFKA_SASL_MECHANISM": "PLAIN",

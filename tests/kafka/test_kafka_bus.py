@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Message, Producer
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.kafka import topics
@@ -21,12 +22,15 @@ from switchyard.flow.wake import Wake
 from switchyard.ports.publisher import TopicResized
 from switchyard.ports.source import Source
 from switchyard.settings.kafka import KafkaSettings
+from switchyard.telemetry.metrics import Metrics
 from tests.support.databases import Database
 from tests.support.journal_checks import verified
-from tests.support.kafka import Kafka
+from tests.support.kafka import BUS_KEY, Kafka, stored_messages
 from tests.support.kafka_books import Desks, Office, check_books, has_read_all, kafka_bus
 from tests.support.polling import until
 from tests.support.relay import INSTALLATION, RelayUnderTest
+
+KEY = BUS_KEY.encode()
 
 
 @pytest.fixture
@@ -41,20 +45,23 @@ async def linked_events(database: Database) -> list[BusEvent]:
     return await PreviousEvents(database.queries).linked([bus_event(each) for each in await verified(database.journal)])
 
 
-async def publish(kafka: Kafka, topic: str, events: Sequence[BusEvent], installation: str = INSTALLATION) -> None:
+async def publish(
+    kafka: Kafka, topic: str, events: Sequence[BusEvent], installation: str = INSTALLATION, key: bytes = KEY
+) -> None:
     """Publish just these events."""
     settings = KafkaSettings(topic=topic, bootstrap_servers=kafka.bootstrap, client_id="test", queue_capacity=10_000)
-    publisher = KafkaPublisher(settings, installation)
+    publisher = KafkaPublisher(settings, installation, key)
     await publisher.open("")
     await (await publisher.send(events))
     await publisher.close()
 
 
-async def opened(kafka: Kafka, topic: str, ledger: SqliteLedger) -> Office:
+async def opened(kafka: Kafka, topic: str, ledger: SqliteLedger, keys: Sequence[bytes] = (KEY,)) -> Office:
     """A new back office on the topic, as its process would start it."""
     read = [state.source for state in await ledger.sources() if state.position != Offset()]
     ids = frozenset(filter(None, map(topic_id_of, read)))
-    office = Office(kafka_bus(kafka, topic, former_ids=ids), ledger)
+    metrics = Metrics()
+    office = Office(kafka_bus(kafka, topic, former_ids=ids, keys=keys, metrics=metrics), ledger, metrics=metrics)
     await office.consumer.open()
     return office
 
@@ -121,16 +128,138 @@ async def test_messages_that_were_deleted_before_they_were_read_stop_the_partiti
     await office.close()
 
 
-async def test_a_message_that_is_no_event_stops_the_partition(
-    embedded: Database, kafka: Kafka, ledger: SqliteLedger
-) -> None:
-    topic = kafka.create_topic(1)
+def write(kafka: Kafka, topic: str, *messages: dict[str, Any]) -> None:
+    """Write messages as another program with access to the topic can."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
-    producer.produce(topic, key=b"acc-1", value=b'{"type":"Fill"}')
-    producer.flush(30)
+    for message in messages:
+        producer.produce(topic, **message)
+    assert producer.flush(30) == 0
+
+
+def copy_of(message: Message, **changed: Any) -> dict[str, Any]:
+    """A copy of a message, with other parts."""
+    copied = {
+        "key": message.key(),
+        "value": message.value(),
+        "headers": message.headers(),
+        "partition": message.partition(),
+    }
+    return {**copied, **changed}
+
+
+def rejected(office: Office, reason: str) -> float | None:
+    return office.metrics.registry.get_sample_value("backoffice_rejected_messages_total", {"reason": reason})
+
+
+async def test_messages_that_another_program_forged_are_dropped_and_counted_and_stop_nothing(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    """Every message of the relay, and between them what a writer without the key can make of those before."""
+    topic = kafka.create_topic(2)
+    desks = Desks(embedded)
+    await desks.trade(2)
+    first = await linked_events(embedded)
+    await publish(kafka, topic, first)
+    genuine = stored_messages(kafka, topic, len(first))
+    message = next(each for each in genuine if b'"lastQty":500' in (each.value() or b""))
+    value, headers = message.value() or b"", dict(message.headers() or ())
+    signature = headers["signature"]
+    forged = {
+        "unsigned": [
+            copy_of(message, headers=[(name, each) for name, each in headers.items() if name != "signature"]),
+            copy_of(message, headers=[*headers.items(), ("signature", None)]),
+            {"value": b'{"type":"Fill"}', "key": b"acc-1"},
+            {"value": None, "key": b"acc-1"},
+        ],
+        "signature": [
+            copy_of(message, value=value.replace(b"500", b"900")),
+            copy_of(message, headers={**headers, "previousSeq": b"999999"}),
+            copy_of(message, headers={**headers, "seq": b"1000000"}),
+            copy_of(message, headers={**headers, "epoch": b"9"}),
+            copy_of(message, headers={**headers, "hash": b"0" * 64}),
+            copy_of(message, headers={**headers, "installation": b"another"}),
+            copy_of(message, headers=[*headers.items(), ("seq", None)]),
+            copy_of(message, headers={**headers, "signature": b""}),
+            copy_of(message, headers={**headers, "signature": b"\xff" * 64}),
+            copy_of(message, key=b"acc-new"),
+            copy_of(message, partition=1 - (message.partition() or 0)),
+            {"value": b"", "key": b"acc-1", "headers": {"signature": signature}},
+        ],
+    }
+    write(kafka, topic, *forged["unsigned"], *forged["signature"])
+    await publish(kafka, topic, first[:1], key=b"the key of another installation, 32 bytes")
+    await desks.trade(1)
+    await publish(kafka, topic, (await linked_events(embedded))[len(first) :])
+    office = await opened(kafka, topic, ledger)
+    await office.catch_up(embedded)
+    await office.run_until(lambda: office.consumer.lag == 0)
+    assert office.consumer.problem is None
+    assert rejected(office, "unsigned") == len(forged["unsigned"])
+    assert rejected(office, "signature") == len(forged["signature"]) + 1
+    await office.close()
+    await check_books(ledger, embedded, tmp_path)
+
+
+async def test_a_copy_in_another_partition_halts_no_account(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    """It is genuine where it was published; in a partition that is read earlier it would look like a gap."""
+    topic, other = kafka.create_topic(1), kafka.create_topic(1)
+    await Desks(embedded).trade(2)
+    events = await linked_events(embedded)
+    await publish(kafka, other, events)
+    write(kafka, topic, *(copy_of(message) for message in stored_messages(kafka, other, len(events))[5:]))
+    office = await opened(kafka, topic, ledger)
+    await office.run_until(lambda: rejected(office, "signature") == len(events) - 5)
+    assert (office.consumer.problem, await ledger.count()) == (None, 0)
+    await publish(kafka, topic, events)
+    await office.catch_up(embedded)
+    await office.close()
+    await check_books(ledger, embedded, tmp_path)
+
+
+async def test_messages_under_the_previous_key_are_booked_while_it_is_configured(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    topic, desks, new_key = kafka.create_topic(1), Desks(embedded), b"the next key of the bus, 32 bytes or more"
+    await desks.trade(1)
+    await publish(kafka, topic, await linked_events(embedded))
+    await desks.trade(1)
+    await publish(kafka, topic, (await linked_events(embedded))[20:], key=new_key)
+    office = await opened(kafka, topic, ledger, keys=(new_key, KEY))
+    await office.catch_up(embedded)
+    assert (rejected(office, "unsigned"), rejected(office, "signature")) == (0, 0)
+    await office.close()
+    await check_books(ledger, embedded, tmp_path)
+
+
+async def test_the_relay_puts_accounts_into_the_partitions_that_librdkafka_would_choose(
+    embedded: Database, kafka: Kafka
+) -> None:
+    topic, other = kafka.create_topic(5), kafka.create_topic(5)
+    await Desks(embedded, accounts=12).trade(1)
+    events = await linked_events(embedded)
+    await publish(kafka, topic, events)
+    messages = stored_messages(kafka, topic, len(events))
+    write(kafka, other, *({"key": each.key(), "value": b"-"} for each in messages))
+    chosen = {each.key(): each.partition() for each in messages}
+    assert len(set(chosen.values())) > 1
+    assert chosen == {each.key(): each.partition() for each in stored_messages(kafka, other, len(events))}
+
+
+async def test_a_signed_message_that_is_no_event_stops_the_partition(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a relay can have written it: a version that this one cannot read."""
+    topic = kafka.create_topic(1)
+    await Desks(embedded).trade(1)
+    event = (await linked_events(embedded))[0]
+    await publish(kafka, topic, [msgspec.structs.replace(event, epoch=2)])
     office = await opened(kafka, topic, ledger)
     await office.run_until(lambda: office.consumer.source_problem is not None)
-    assert "message 0 of partition 0 is not an event of the journal" in (office.consumer.source_problem or "")
+    assert "message 0 of partition 0 is signed and is not an event of the journal" in (
+        office.consumer.source_problem or ""
+    )
     await office.close()
 
 

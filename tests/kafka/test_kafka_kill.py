@@ -18,7 +18,7 @@ from tests.support.cluster import Cluster
 from tests.support.contract import decoded, problems
 from tests.support.contract_files import EVENT
 from tests.support.evidence import tool_settings
-from tests.support.kafka import Kafka, stored_messages
+from tests.support.kafka import Kafka, bus_settings, stored_messages
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
 from tests.support.process import Process, run_within
@@ -124,7 +124,7 @@ async def test_books_over_kafka_are_those_of_the_venues_log_though_everything_is
     """Two back offices share the partitions and the books, so that one's are read by the other while it is away."""
     database_url, books_url = await upgraded_database(postgres_server), postgres_server.create_database()
     topic = kafka.create_topic(4)
-    bus = {"KAFKA_ENABLE": "1", "KAFKA_TOPIC": topic, "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap}
+    bus = bus_settings(kafka.bootstrap, topic)
     broker = await cluster.broker(faults=FAULTS).start()
     settings = {"SWITCHYARD_DATABASE_URL": database_url, **broker.client_settings(), **bus}
     gateway = cluster.process("gateway", "gateway", **settings)
@@ -174,6 +174,7 @@ async def test_books_over_kafka_are_those_of_the_venues_log_though_everything_is
         pause_seconds=0.5,
     )
     assert await shown_books(session, offices[1]) == shown
+    assert (await read_books(session, offices[0], "/stats", ACCOUNTS[0]))["bus"] == "kafka"
     for process in (gateway, worker, *offices):
         assert process.stop() == 0
     verify = tool_settings(offices[0])

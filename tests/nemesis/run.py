@@ -75,7 +75,8 @@ def summary(seed: int, verdicts: Sequence[Verdict]) -> str:
         f"lost {sum(len(verdict.lost) for verdict in verdicts)}, executed twice {twice}, "
         f"wrong {sum(len(verdict.wrong) for verdict in verdicts)}, "
         f"in doubt {sum(verdict.in_doubt for verdict in verdicts)}, "
-        f"hidden {sum(len(verdict.hidden) for verdict in verdicts)}",
+        f"hidden {sum(len(verdict.hidden) for verdict in verdicts)}, "
+        f"unsettled {sum(len(verdict.unsettled) for verdict in verdicts)}",
         f"95 % upper bound of the rate of second executions: {upper_bound(twice, orders):.2e}",
         "faults: " + ", ".join(f"{name} {count}" for name, count in sorted(faults.items())),
     ]
@@ -83,6 +84,7 @@ def summary(seed: int, verdicts: Sequence[Verdict]) -> str:
         lines.append(
             f"  {verdict.site}: {verdict.orders} orders, {verdict.acknowledged} acknowledged, {verdict.executed} "
             f"executed, {verdict.faults.total()} faults, lost {len(verdict.lost)}, twice {len(verdict.twice)}, "
-            f"wrong {len(verdict.wrong)}, in doubt {verdict.in_doubt}, hidden {len(verdict.hidden)}"
+            f"wrong {len(verdict.wrong)}, in doubt {verdict.in_doubt}, hidden {len(verdict.hidden)}, "
+            f"unsettled {len(verdict.unsettled)}"
         )
     return "\n".join(lines)

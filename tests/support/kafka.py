@@ -28,6 +28,7 @@ LIBS_VARIABLE = "TEST_KAFKA_LIBS"
 SECONDS_MAX = 90.0
 _CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
 _NUMBERS = count(1)
+BUS_KEY = "the key of the bus in the tests: 32 bytes"
 
 _PROPERTIES = """
 process.roles=broker,controller
@@ -50,6 +51,16 @@ _LOGGING = """
   <Loggers><Root level="warn"><AppenderRef ref="out"/></Root></Loggers>
 </Configuration>
 """
+
+
+def bus_settings(bootstrap: str, topic: str) -> dict[str, str]:
+    """The settings of the processes that publish to a topic or read it."""
+    return {
+        "KAFKA_ENABLE": "1",
+        "KAFKA_TOPIC": topic,
+        "KAFKA_BOOTSTRAP_SERVERS": bootstrap,
+        "SWITCHYARD_BUS_KEY": BUS_KEY,
+    }
 
 
 class Kafka(Protocol):

@@ -1,13 +1,14 @@
 """Books that are kept from a bus, the journal or Kafka, and the orders that fill them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.kafka.bus import KafkaBus
+from switchyard.adapters.kafka.messages import MessageReader
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.changes import Change
@@ -26,7 +27,7 @@ from switchyard.telemetry.metrics import Metrics
 from tests.support.build import a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit, verified
-from tests.support.kafka import Kafka
+from tests.support.kafka import BUS_KEY, Kafka
 from tests.support.polling import until
 from tests.support.posting import differences, digest
 from tests.support.relay import INSTALLATION
@@ -63,10 +64,12 @@ class Desks:
 class Office:
     """A back office in the test: a consumer of a bus into a ledger."""
 
-    def __init__(self, bus: Bus, ledger: SqliteLedger, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self, bus: Bus, ledger: SqliteLedger, tracer: Tracer | None = None, metrics: Metrics | None = None
+    ) -> None:
         self.bus = bus
         self.ledger = ledger
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         self.consumer = Consumer(
             bus, ledger, clock=SystemClock(), metrics=self.metrics.backoffice, shares=False, tracer=tracer
         )
@@ -96,7 +99,15 @@ async def has_read_all(ledger: SqliteLedger, database: Database) -> bool:
     return dict(await read_events_of(SqliteLedgerDump(ledger))) == last
 
 
-def kafka_bus(kafka: Kafka, topic: str, group: str = "books", *, former_ids: frozenset[str] = frozenset()) -> KafkaBus:
+def kafka_bus(
+    kafka: Kafka,
+    topic: str,
+    group: str = "books",
+    *,
+    former_ids: frozenset[str] = frozenset(),
+    keys: Sequence[bytes] = (BUS_KEY.encode(),),
+    metrics: Metrics | None = None,
+) -> KafkaBus:
     """A member of a consumer group that is gone soon after it is not heard of any more."""
     settings = KafkaSettings(
         topic=topic,
@@ -110,7 +121,8 @@ def kafka_bus(kafka: Kafka, topic: str, group: str = "books", *, former_ids: fro
             ("heartbeat.interval.ms", "200"),
         ),
     )
-    return KafkaBus(settings, installation=INSTALLATION, former_ids=former_ids)
+    reader = MessageReader(INSTALLATION, keys, (metrics or Metrics()).backoffice.rejected)
+    return KafkaBus(settings, reader, former_ids=former_ids)
 
 
 async def check_books(ledger: SqliteLedger, database: Database, folder: Path) -> LedgerDigest:

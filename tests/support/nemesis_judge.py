@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from tests.support.figures import scrape
-from tests.support.nemesis_site import WINDOW_SECONDS, Site
+from tests.support.nemesis_site import Site
 from tests.support.orders import FINAL, Snapshot, all_orders
 
 UNFINISHED = ("queued", "sending", "failed", "uncertain")
 AT_VENUE = ("WORKING", "PARTIALLY_FILLED", "CANCEL_REQUESTED")
 # The longest that the end is waited for: some backoffs, and a proof of absence on PostgreSQL.
 REST_SECONDS_MAX = 180.0
+# At class `none`, nothing ends a doubt by itself.
+PATIENCE_SECONDS = 5.0
 
 
 @dataclass
@@ -36,6 +38,8 @@ class Verdict:
     """Orders whose end contradicts the venue's log, and answers that contradict each other."""
     hidden: list[str] = field(default_factory=list)
     """Unfinished orders that `outbox list` or the metrics do not show."""
+    unsettled: list[str] = field(default_factory=list)
+    """Rows in doubt at a venue that can be asked and proves absence: its worker has to settle them by itself."""
     in_doubt: int = 0
     audit: str = ""
     faults: Counter[str] = field(default_factory=Counter)
@@ -43,11 +47,17 @@ class Verdict:
     @property
     def holds(self) -> bool:
         """Whether the promise was kept."""
-        return not (self.lost or self.twice or self.wrong or self.hidden or self.audit)
+        return not (self.lost or self.twice or self.wrong or self.hidden or self.unsettled or self.audit)
 
     def complaints(self) -> list[str]:
         """Everything that was wrong, in words."""
-        named = (("lost", self.lost), ("executed twice", self.twice), ("wrong", self.wrong), ("hidden", self.hidden))
+        named = (
+            ("lost", self.lost),
+            ("executed twice", self.twice),
+            ("wrong", self.wrong),
+            ("hidden", self.hidden),
+            ("unsettled", self.unsettled),
+        )
         lines = [f"{self.site}: {name}: {item}" for name, items in named for item in items]
         return [*lines, f"{self.site}: {self.audit}"] if self.audit else lines
 
@@ -63,8 +73,7 @@ def upper_bound(events: int, trials: int) -> float:
 
 
 async def at_rest(site: Site) -> list[Snapshot]:
-    """The orders once nothing moves any more: all final, or in doubt for longer than any automatic proof takes."""
-    patience = 5.0 if site.dedupe == "none" else WINDOW_SECONDS + site.hop_hold_seconds + 20.0
+    """The orders once nothing moves any more: all final; at class `none` also in doubt, which only a person ends."""
     deadline = time.monotonic() + REST_SECONDS_MAX
     last: Counter[str] = Counter()
     since = time.monotonic()
@@ -74,7 +83,8 @@ async def at_rest(site: Site) -> list[Snapshot]:
             now = Counter(order["status"] for order in orders)
             if now != last:
                 last, since = now, time.monotonic()
-            is_still = time.monotonic() - since > patience and set(now) <= {*FINAL, "UNKNOWN"}
+            is_still = site.dedupe == "none" and time.monotonic() - since > PATIENCE_SECONDS
+            is_still = is_still and set(now) <= {*FINAL, "UNKNOWN"}
             if set(now) <= FINAL or is_still or time.monotonic() > deadline:
                 return orders
             await asyncio.sleep(0.5)
@@ -141,10 +151,14 @@ def _filled_at_venue(site: Site) -> Counter[int]:
 async def _judge_visibility(site: Site, verdict: Verdict, orders: list[Snapshot]) -> None:
     unfinished = [order for order in orders if order["status"] not in FINAL]
     listed: set[str] = set()
+    uncertain: dict[str, str] = {}
     for status in UNFINISHED if unfinished else ():
         code, output = await site.tool("outbox", "list", "--status", status, "--json")
         assert code == 0, output
-        listed |= {row["row"]["order_id"] for row in json.loads(output)}
+        rows = json.loads(output)
+        listed |= {row["row"]["order_id"] for row in rows}
+        if status == "uncertain":
+            uncertain = {row["row"]["order_id"]: f"{row['happened']}; awaited: {row['awaited']}" for row in rows}
     async with aiohttp.ClientSession() as session:
         figures = await scrape(session, site.sender.url)
         # A doubt that was settled while the lists were read is not hidden.
@@ -152,6 +166,8 @@ async def _judge_visibility(site: Site, verdict: Verdict, orders: list[Snapshot]
     unfinished = [order for order in unfinished if now[order["orderId"]] == order["status"]]
     verdict.in_doubt = sum(order["status"] == "UNKNOWN" for order in unfinished)
     for order in unfinished:
+        if order["orderId"] in uncertain and site.dedupe != "none":
+            verdict.unsettled.append(f"{order['clientOrderId']}: {uncertain[order['orderId']]}")
         if order["orderId"] not in listed and order["status"] not in AT_VENUE:
             verdict.hidden.append(f"{order['clientOrderId']} is {order['status']}, and not in `outbox list`")
     if verdict.in_doubt and not figures.get("outbox_uncertain"):

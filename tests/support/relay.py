@@ -20,7 +20,7 @@ from tests.support.contract import decoded, problems
 from tests.support.contract_files import EVENT
 from tests.support.databases import Database
 from tests.support.journal_checks import commit, verified
-from tests.support.kafka import Kafka, stored_messages
+from tests.support.kafka import BUS_KEY, Kafka, stored_messages
 from tests.support.polling import until
 
 INSTALLATION = "01J8TPZ7YJ1E1X4C5N9ZP3M3QA"
@@ -53,7 +53,7 @@ class RelayUnderTest:
             queue_capacity=capacity,
             properties=(("log_level", "0"), *passed),
         )
-        publisher = KafkaPublisher(settings, INSTALLATION)
+        publisher = KafkaPublisher(settings, INSTALLATION, BUS_KEY.encode())
         self.lease = HeldLease(
             topic, WorkerId(owner), leases=database.relay_leases, liveness=database.liveness, clock=clock
         )

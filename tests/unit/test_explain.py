@@ -1,4 +1,4 @@
-"""A doubt in words: the next step and the time of its decision follow from what the venue promises."""
+"""A doubt in words: the next step and the time of its decision are those of the worker that settles it."""
 
 from datetime import timedelta
 from typing import Any
@@ -9,12 +9,22 @@ from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import record_doubt
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.reasons import DoubtCode
-from switchyard.flow.sending.explain import explain
+from switchyard.flow.sending.declared import Decider, Settling
+from switchyard.flow.sending.explain import explain, standing
+from switchyard.flow.sending.resolve import waiting_time
 from switchyard.ports.venue import Capabilities
 from tests.support.build import an_accept, state_after
 
 SECOND = timedelta(seconds=1)
 PROVABLE: dict[str, Any] = {"dedupe": "while_open", "lookup": "all", "acceptance_window": 10 * SECOND}
+
+
+def a_decider(*, is_running: bool = True, **changes: Any) -> Decider:
+    capabilities = Capabilities(**{**PROVABLE, **changes})
+    wait = waiting_time(capabilities, 5 * SECOND)
+    seconds = None if wait is None else wait.total_seconds()
+    settling = Settling(lookup=capabilities.lookup, absent_after_seconds=seconds)
+    return Decider(settling=settling, is_running=is_running)
 
 
 def a_doubt(code: DoubtCode = "SENDER_DIED") -> OutboxRow:
@@ -35,22 +45,31 @@ def a_doubt(code: DoubtCode = "SENDER_DIED") -> OutboxRow:
     ],
 )
 def test_the_next_step_and_the_time_of_the_decision(changes: dict[str, Any], step: str, seconds: float | None) -> None:
-    explained = explain(a_doubt(), Capabilities(**{**PROVABLE, **changes}), 5 * SECOND, START + 90 * SECOND)
+    explained = explain(a_doubt(), a_decider(**changes), START + 90 * SECOND)
     assert (explained.next_step, explained.decided_after_seconds, explained.age_seconds) == (step, seconds, 90)
     assert ("never by itself" in explained.decided) is (seconds is None)
     assert ("outbox resolve" in explained.can_do, "--as sent" in explained.can_do) == (True, True)
+    assert ("settles by itself" in (standing([a_doubt()], a_decider(**changes)) or "")) is (seconds is not None)
 
 
-def test_a_venue_that_is_not_configured_leaves_the_decision_to_a_person() -> None:
-    explained = explain(a_doubt(), None, 5 * SECOND, START)
-    assert (explained.next_step, "not in this configuration" in explained.awaited) == ("operator", True)
+@pytest.mark.parametrize("decider", [Decider(), Decider(is_running=True), a_decider(is_running=False)])
+def test_without_a_worker_nothing_is_said_about_how_a_doubt_ends(decider: Decider) -> None:
+    explained = explain(a_doubt(), decider, START)
+    assert (explained.next_step, explained.decided_after_seconds) == ("unknown", None)
+    assert "cannot be told" in explained.decided and "wait;" not in explained.can_do
+    assert "start the worker" in explained.can_do and "outbox resolve" in explained.can_do
+    assert "cannot be told whether it settles by itself" in (standing([a_doubt()], decider) or "")
+
+
+def test_an_order_without_a_doubt_has_nothing_to_settle() -> None:
+    assert standing([an_accept().outbox[0]], a_decider()) is None
 
 
 def test_an_order_that_the_venue_reported_before_is_not_proven_absent() -> None:
-    explained = explain(a_doubt("EXECUTED_BEFORE"), Capabilities(**PROVABLE), 5 * SECOND, START)
+    explained = explain(a_doubt("EXECUTED_BEFORE"), a_decider(), START)
     assert (explained.next_step, explained.decided_after_seconds) == ("found", None)
 
 
 def test_a_row_that_was_never_sent_waits_for_its_attempt() -> None:
-    explained = explain(an_accept().outbox[0], Capabilities(**PROVABLE), 5 * SECOND, START)
+    explained = explain(an_accept().outbox[0], a_decider(), START)
     assert (explained.next_step, "no byte of the order was written" in explained.happened) == ("send", True)

@@ -5,8 +5,10 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Message
 
+from switchyard.adapters.kafka.messages import MessageReader
 from switchyard.adapters.kafka.partition import PartitionSource
 from switchyard.domain.bus import Offset
+from switchyard.telemetry.metrics import Metrics
 
 
 class Numbered:
@@ -23,7 +25,9 @@ class Thread:
     """The thread of the bus: it is adding a batch when it is told to fetch from elsewhere."""
 
     def __init__(self) -> None:
-        self.source = PartitionSource("topic", 0, self, "installation")
+        self.source = PartitionSource(
+            "topic", 0, self, MessageReader("installation", (), Metrics().backoffice.rejected)
+        )
         self.batch: list[int] = []
         self.is_revoked = False
         self.fetches: list[int] = []
@@ -51,7 +55,9 @@ class Thread:
 
 @pytest.fixture
 def thread(monkeypatch: pytest.MonkeyPatch) -> Thread:
-    monkeypatch.setattr("switchyard.adapters.kafka.partition.event_of", lambda message, _: message.offset())
+    monkeypatch.setattr(
+        MessageReader, "events_of", lambda _, source, messages: tuple(message.offset() for message in messages)
+    )
     return Thread()
 
 

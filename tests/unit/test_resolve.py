@@ -41,13 +41,54 @@ async def test_a_sender_that_was_taken_for_stuck_may_record_that_nothing_was_sen
     assert (state.order.status, state.row("new", 1).status) == (status, row_status)
 
 
-@pytest.mark.parametrize("outcome", [Accepted("v1"), VenueRejected("BAD_REQUEST"), Ambiguous("NETWORK_TIMEOUT")])
-async def test_no_other_outcome_of_a_stuck_sender_changes_the_row(outcome: SendOutcome) -> None:
+@pytest.mark.parametrize(
+    ("dedupe", "outcome", "status", "row_status"),
+    [
+        ("while_open", Accepted("v1"), "WORKING", "sent"),
+        ("while_open", VenueRejected("BAD_REQUEST"), "REJECTED", "dead"),
+        ("permanent", VenueRejected("BAD_REQUEST"), "UNKNOWN", "uncertain"),  # the attempt may have begun in doubt
+        ("while_open", Ambiguous("NETWORK_TIMEOUT"), "UNKNOWN", "uncertain"),
+        ("none", Ambiguous("NETWORK_TIMEOUT"), "UNKNOWN", "uncertain"),
+        ("permanent", Ambiguous("NETWORK_TIMEOUT"), "UNKNOWN", "failed"),  # sent again under the same id
+    ],
+)
+async def test_the_outcome_of_an_attempt_that_was_taken_for_stuck_is_recorded_and_frees_its_sender(
+    dedupe: Dedupe, outcome: SendOutcome, status: str, row_status: str
+) -> None:
+    setup = Setup(dedupe)
+    row = await setup.stuck()
+    await setup.outcomes.write([Ended(row, outcome)])
+    state = await setup.state()
+    after = state.row("new", 1)
+    assert (state.order.status, after.status, after.worker) == (status, row_status, None)
+
+
+async def test_a_doubt_of_a_stuck_attempt_settles_while_its_sender_lives_once_that_has_given_up() -> None:
+    setup = Setup("while_open")
+    setup.venue.takes_orders = False
+    row = await setup.stuck()
+    setup.liveness.living.add(WorkerId("one"))
+    assert await setup.resolve(after=3 * WINDOW) == 0, "its sender may still deliver"
+    await setup.outcomes.write([Ended(row, Ambiguous("NETWORK_TIMEOUT"))])
+    assert await setup.resolve(after=WINDOW - SECOND) == 0
+    assert await setup.resolve(after=SECOND) == 1
+    assert (await setup.state()).order.status == "ACCEPTED"
+
+
+async def test_an_outcome_changes_nothing_if_the_doubt_was_settled_or_is_of_another_sender() -> None:
     setup = Setup("while_open")
     row = await setup.stuck()
-    before = await setup.state()
-    await setup.outcomes.write([Ended(row, outcome)])
-    assert await setup.state() == before
+    state = await setup.state()
+    await setup.commit(decisions.record_sent(state, state.row("new", 1), "venue-1", setup.clock.now()))
+    settled = await setup.state()
+    for outcome in (Accepted("v1"), VenueRejected("BAD_REQUEST"), Ambiguous("NETWORK_TIMEOUT"), Unsent("BROKER_DOWN")):
+        await setup.outcomes.write([Ended(row, outcome)])
+    assert await setup.state() == settled
+    other = Setup("while_open", worker="two")
+    row = await other.stuck()
+    before = await other.state()
+    await other.outcomes.write([Ended(row, Ambiguous("NETWORK_TIMEOUT"))])
+    assert await other.state() == before
 
 
 async def test_a_sender_that_is_stuck_again_and_again_is_not_retried_for_ever() -> None:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 import pytest
+import structlog
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
@@ -18,7 +19,7 @@ from switchyard.flow.sending import outcomes
 from switchyard.flow.wake import Wake
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent
-from tests.support.build import WORKER, a_report, an_accept
+from tests.support.build import VENUE, WORKER, a_report, an_accept
 from tests.support.polling import until
 from tests.support.sending import OWN, BatchVenue, Sending
 from tests.support.wrapped import Forwarding
@@ -186,3 +187,26 @@ async def test_a_doubt_that_cannot_be_stored_does_not_keep_the_others_from_being
     await until(lambda: sending.state(other).row("new", 1).status == "sent")
     running.cancel()
     assert RejectsDoubts.rejected == 1
+
+
+async def test_a_send_is_logged_with_the_fields_of_the_specification() -> None:
+    sending = Sending(BatchVenue("permanent", accepts))
+    [order_id] = await sending.accept(key="key of one")
+    with structlog.testing.capture_logs() as lines:
+        await sending.dispatcher.run_once()
+        await sending.dispatcher.drain(60)
+    [line] = [line for line in lines if line["event"] == "outbox_row_moved"]
+    assert line == {
+        "event": "outbox_row_moved",
+        "log_level": "info",
+        "outbox_id": f"{order_id}:new:1",
+        "status_from": "sending",
+        "status_to": "sent",
+        "retry_count": 0,
+        "last_error": None,
+        "order_id": order_id,
+        "venue": VENUE,
+        "idempotency_key": "key of one",
+        "trace_id": None,
+        "broker_order_id": f"venue-{order_id}",
+    }

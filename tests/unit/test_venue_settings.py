@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from switchyard.bootstrap import declared_capabilities
+from switchyard.bootstrap.venues import declared_capabilities
 from switchyard.domain.errors import SettingError
 from switchyard.domain.order_kinds import ALL_KINDS, OrderKinds
 from switchyard.domain.orders import ORDER_TYPES, TIMES_IN_FORCE

@@ -8,6 +8,7 @@ from switchyard.bootstrap.databases import (
     accept_newest,
     accept_restored,
     decide_doubt,
+    deciders,
     direct_kill_switch,
     open_database,
     order_dump,
@@ -23,7 +24,7 @@ from switchyard.bootstrap.files import audit_files, audit_head
 from switchyard.bootstrap.pdca import PdcaOffice, open_pdca_store
 from switchyard.bootstrap.rebuild_books import rebuild_books, verify_books
 from switchyard.bootstrap.recheck_command import carry_out_recheck
-from switchyard.bootstrap.venues import declared_capabilities, send_lingers, venue_kinds
+from switchyard.bootstrap.venues import venue_kinds
 from switchyard.bootstrap.wrappers import PortWrappers
 
 __all__ = [
@@ -44,7 +45,7 @@ __all__ = [
     "audit_head",
     "carry_out_recheck",
     "decide_doubt",
-    "declared_capabilities",
+    "deciders",
     "direct_kill_switch",
     "enter_in_books",
     "open_database",
@@ -57,7 +58,6 @@ __all__ = [
     "reset_books",
     "running_backoffice",
     "running_engine",
-    "send_lingers",
     "sqlite_path",
     "upgrade_database",
     "upgrade_if_new",

@@ -30,7 +30,7 @@ from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.tracing import Tracer
-from switchyard.settings import Settings
+from switchyard.settings import Settings, bus_keys
 from switchyard.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
             "run `switchyard up`, which keeps the books as well",
         )
     prepare_data_folder(settings.data_dir)
+    keys = () if settings.kafka is None else bus_keys(settings)
     async with AsyncExitStack() as stack:
         wake, kafka_bus = Wake(), None
         clock, metrics = SystemClock(), Metrics()
@@ -160,10 +161,11 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         books = await stack.enter_async_context(open_books(settings))
         bus: Bus
         if settings.kafka is not None:
+            from switchyard.adapters.kafka.messages import MessageReader
             from switchyard.bootstrap.kafka_bus import open_kafka_bus
 
-            installation = (await database.journal.installation()).id
-            bus = kafka_bus = await open_kafka_bus(settings.kafka, installation, books.ledger, wake, stack)
+            reader = MessageReader((await database.journal.installation()).id, keys, metrics.backoffice.rejected)
+            bus = kafka_bus = await open_kafka_bus(settings.kafka, reader, books.ledger, wake, stack)
         else:
             bus = _journal_bus(settings, database.journal, tracer, stack)
         consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, shares=False, tracer=tracer)

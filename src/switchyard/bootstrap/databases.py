@@ -1,6 +1,6 @@
 """The configured database, PostgreSQL or SQLite: opened for a process, or used by a command of the command line."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,11 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import Order
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.decide import Commit
+from switchyard.flow.health.shared import health_name, is_reported
 from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
 from switchyard.flow.kill.switch import KillSwitch
 from switchyard.flow.results import OrderResults
-from switchyard.flow.sending.declared import declared
+from switchyard.flow.sending.declared import Decider, declared, declared_name, settling_in
 from switchyard.flow.sending.operator import end_doubt
 from switchyard.ports.accounts import Accounts
 from switchyard.ports.clock import Clock
@@ -192,6 +193,25 @@ def outbox_listing(settings: Settings) -> OutboxListing:
     if settings.database_url is not None:
         return PostgresOutboxListing(settings.database_url)
     return SqliteOutboxListing(sqlite_path(settings))
+
+
+async def deciders(
+    listing: OutboxListing, venues: Iterable[VenueName], running: Collection[VenueName] | None = None
+) -> dict[VenueName, Decider]:
+    """The workers that settle the doubts at the venues, by what they wrote into the database.
+
+    `running`: the venues for which one is known to run; by default those on which one has reported lately.
+    """
+    named = list(venues)
+    found, now = await listing.cursors([name(venue) for venue in named for name in (declared_name, health_name)])
+
+    def is_running(venue: VenueName) -> bool:
+        return is_reported(found.get(health_name(venue)), now) if running is None else venue in running
+
+    return {
+        venue: Decider(settling=settling_in(found.get(declared_name(venue))), is_running=is_running(venue))
+        for venue in named
+    }
 
 
 async def decide_doubt(settings: Settings, row_id: str, decision: DecisionFact) -> Order:

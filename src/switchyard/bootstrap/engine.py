@@ -36,7 +36,7 @@ from switchyard.bootstrap.worker import start_worker
 from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.errors import SettingError, SwitchyardError
 from switchyard.domain.facts import DecisionFact
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import OrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.venue_state import VenueState
 from switchyard.flow.bus.relay import Relay
@@ -45,8 +45,10 @@ from switchyard.flow.gauges import Gauges
 from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.health.shared import HealthReader
 from switchyard.flow.readers.stream import StreamHub
+from switchyard.flow.sending.declared import Decider, declared_name, settling_in
+from switchyard.flow.sending.explain import standing
 from switchyard.flow.sending.operator import end_doubt
-from switchyard.settings import Settings
+from switchyard.settings import Settings, bus_keys
 
 Role = Literal["up", "gateway", "worker"]
 
@@ -142,6 +144,22 @@ class Engine:
         """Every venue: whether orders are sent to it, and how it answers."""
         return venue_states(self._core)
 
+    @property
+    def sends_to(self) -> tuple[VenueName, ...]:
+        """The venues that this process sends to."""
+        return tuple(self._core.venues) if self.sends else ()
+
+    async def doubt_of(self, order_id: OrderId) -> str | None:
+        """How the doubt about an order ends, as the worker of its venue says; None if there is no doubt."""
+        state = (await self._database.journal.load([order_id])).get(order_id)
+        if state is None:
+            return None
+        venue = state.order.venue
+        mark = await self._database.journal.cursor(declared_name(venue))
+        is_running = venue in self.sends_to or self._core.health.record(venue) is not None
+        settling = settling_in(None if mark is None else mark.hash)
+        return standing(state.outbox, Decider(settling=settling, is_running=is_running))
+
     async def end_doubt(self, row_id: str, decision: DecisionFact) -> Order:
         """Record an operator's decision about an uncertain row while the stages run."""
 
@@ -236,6 +254,8 @@ async def running_engine(settings: Settings, role: Role, wrappers: PortWrappers 
         check_properties(settings.kafka)
     if role != "up":  # `up` has prepared it before it created the database
         prepare_data_folder(settings.data_dir)
+    if settings.kafka is not None and role != "gateway":
+        bus_keys(settings)  # a missing key stops the start before anything is opened
     sys.setswitchinterval(SWITCH_SECONDS)
     _raise_open_files_limit(settings.connections_max + OTHER_FILES)
     wrappers = wrappers or PortWrappers()

@@ -10,6 +10,7 @@ from switchyard.flow.bus.relay import Relay
 from switchyard.flow.bus.source import RelaySource
 from switchyard.flow.traced import EventTraces
 from switchyard.ports.randomness import fresh_ulid
+from switchyard.settings import bus_keys
 
 
 def start_relay(core: Core, stack: AsyncExitStack) -> Relay | None:
@@ -19,7 +20,7 @@ def start_relay(core: Core, stack: AsyncExitStack) -> Relay | None:
         return None
     from switchyard.adapters.kafka.publisher import KafkaPublisher
 
-    publisher = KafkaPublisher(kafka, core.installation.id)
+    publisher = KafkaPublisher(kafka, core.installation.id, bus_keys(core.settings)[0])
     relay = Relay(
         publisher,
         source=RelaySource(database.journal, traces=None if core.tracer is None else EventTraces(database.journal)),

@@ -10,8 +10,7 @@ from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.core import Core
 from switchyard.domain.ids import VenueName
 from switchyard.domain.order_kinds import ALL_KINDS, OrderKinds
-from switchyard.ports.liveness import KERNEL_HOLD
-from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT, Capabilities, Venue
+from switchyard.ports.venue import Capabilities, Venue
 from switchyard.settings import Settings, VenueSettings
 
 
@@ -101,11 +100,6 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         amend=settings.amend,
         kinds=OrderKinds(types=settings.order_types, times_in_force=settings.times_in_force),
     )
-
-
-def send_lingers(settings: Settings) -> timedelta:
-    """`Liveness.send_lingers` of the configured database, without opening it."""
-    return KERNEL_HOLD if settings.database_url is None else TURN_LIMIT + SEND_LIMIT + KERNEL_HOLD
 
 
 def venue_kinds(settings: Settings) -> dict[VenueName, OrderKinds]:

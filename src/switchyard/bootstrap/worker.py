@@ -28,11 +28,11 @@ from switchyard.flow.lost_amends import LostAmends
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.closes import Closes
 from switchyard.flow.sending.collars import Collars
-from switchyard.flow.sending.declared import class_text, declare
+from switchyard.flow.sending.declared import Settling, class_text, declare
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
-from switchyard.flow.sending.resolve import Resolver, arrival_time
+from switchyard.flow.sending.resolve import Resolver, arrival_time, waiting_time
 from switchyard.flow.sending.sent_ids import SentIds
 from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.randomness import fresh_ulid
@@ -217,7 +217,11 @@ async def _follow(core: Core, venue: Venue, watch: VenueWatch, copies: CopyWatch
     """Record what happened at the venue while no worker ran, open it for sending, then record its reports."""
     gate = core.gates[venue.name]
     decides = lookup_decides(core.settings, venue.name)
-    await declare(core.database.journal, core.sequencer.commit, venue.name, lookup_decides=decides)
+    wait = waiting_time(venue.capabilities, core.database.liveness.send_lingers)
+    settling = Settling(
+        lookup=venue.capabilities.lookup, absent_after_seconds=None if wait is None else wait.total_seconds()
+    )
+    await declare(core.database.journal, core.sequencer.commit, venue.name, settling, lookup_decides=decides)
     await _await_lost_requests(core, venue, watch, gate)
     recorder = Recorder(
         venue,

@@ -8,8 +8,8 @@ import msgspec
 from switchyard.domain.ids import AccountId
 from switchyard.domain.reconcile.breaks import Break, BreakClass, BreakState
 
-# Bounds the memory of one read.
-BREAKS_MAX = 1_000
+# Bounds the memory of one read: a page of 1,000, and one break more that shows whether there is another page.
+BREAKS_MAX = 1_001
 
 
 class BreakFilter(msgspec.Struct, frozen=True, kw_only=True):

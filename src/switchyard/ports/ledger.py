@@ -14,8 +14,8 @@ from switchyard.domain.ledger.accounts import HaltedAccount
 from switchyard.domain.ledger.entries import EntryType, LedgerAccount
 from switchyard.domain.ledger.holdings import Holding
 
-# Bounds the memory of one read.
-ENTRIES_MAX = 1_000
+# Bounds the memory of one read: a page of 1,000, and one entry more that shows whether there is another page.
+ENTRIES_MAX = 1_001
 
 
 class LedgerUnavailable(Unavailable):

@@ -1,6 +1,7 @@
 """The port that lists outbox rows for operators, beside a running process."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Final, Protocol
 
 from switchyard.domain.events import JournalEvent
@@ -29,4 +30,8 @@ class OutboxListing(Protocol):
 
     async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
         """Return the last `OrderUncertain` events of one order, newest first."""
+        ...
+
+    async def cursors(self, names: Sequence[str]) -> tuple[Mapping[str, str], datetime]:
+        """Return the texts of the cursors of these names that exist, and the database's time."""
         ...

@@ -10,7 +10,7 @@ from switchyard.settings.load import load_settings
 from switchyard.settings.pdca_api import PDCA_API_SETTINGS, PdcaApiSettings
 from switchyard.settings.rechecks import RECHECK_SETTINGS, RecheckSettings
 from switchyard.settings.risk import RISK_SETTINGS
-from switchyard.settings.secret import configured_secrets, journal_key, jwt_secret
+from switchyard.settings.secret import bus_keys, configured_secrets, journal_key, jwt_secret
 from switchyard.settings.setting import Setting
 from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings, VenueSettings
 from switchyard.settings.tracing import TRACING_SETTINGS, TracingSettings
@@ -32,6 +32,7 @@ __all__ = [
     "Settings",
     "TracingSettings",
     "VenueSettings",
+    "bus_keys",
     "configured_secrets",
     "journal_key",
     "jwt_secret",

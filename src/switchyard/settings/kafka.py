@@ -1,4 +1,4 @@
-"""The settings of the bus: five of our own, and every other `KAFKA_…` variable as a property of librdkafka.
+"""The settings of the bus: seven of our own, and every other `KAFKA_…` variable as a property of librdkafka.
 
 Reads the environment; raises SettingError. Whether librdkafka knows a property is checked where the library is
 (`adapters/kafka/configuration.py`).
@@ -10,7 +10,7 @@ import msgspec
 
 from switchyard.domain.errors import SettingError
 from switchyard.settings import parse
-from switchyard.settings.setting import Setting, value_of
+from switchyard.settings.setting import Secret, Setting, value_of
 
 PREFIX = "KAFKA_"
 # More than the brokers take in a minute; each message in flight is in memory, about a kilobyte.
@@ -29,6 +29,13 @@ KAFKA_SETTINGS: tuple[Setting, ...] = (
     Setting("KAFKA_QUEUE_CAPACITY", "queue_capacity", "10000", parse.whole(1, QUEUE_CAPACITY_MAX),
             "Events that may be on their way to the brokers without an acknowledgement. Further ones wait in the "
             "journal; none is dropped."),
+    Setting("SWITCHYARD_BUS_KEY", "key", None, parse.text,
+            "Key that signs the messages on the topic (HMAC-SHA256). A `backoffice` process drops messages that are "
+            "not signed with it. At least 32 bytes, the same in every process of the installation. Required on "
+            "PostgreSQL; on SQLite, unset: a random key is created in the data folder.", secret=True),
+    Setting("SWITCHYARD_BUS_KEY_PREVIOUS", "previous_key", None, parse.text,
+            "The key before it: a `backoffice` process takes messages that are signed with either. Unset: none.",
+            secret=True),
 )  # fmt: skip
 
 # Set by Switchyard, because the order and the completeness of the events rest on them.
@@ -46,6 +53,7 @@ _OWN_PROPERTIES = frozenset(
         "message.timeout.ms",
         "metadata.broker.list",
         "partition.assignment.strategy",
+        "partitioner",
         "queue.buffering.max.messages",
         "request.required.acks",
         "statistics.interval.ms",
@@ -64,6 +72,8 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap_servers: str
     client_id: str
     queue_capacity: int
+    key: Secret | None = None
+    previous_key: Secret | None = None
     properties: tuple[tuple[str, str], ...] = ()
     """Further properties of librdkafka, by name; a secret is a `Secret`."""
 

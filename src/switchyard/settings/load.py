@@ -49,6 +49,13 @@ def load_settings(
         symbol: _checked_route("SOR_SYMBOL_ROUTES", route, names) for symbol, route in values["symbol_routes"].items()
     }
     values["kafka"] = kafka_of(environment)
+    if values["kafka"] is not None:
+        for setting_name, key in (
+            ("SWITCHYARD_BUS_KEY", values["kafka"].key),
+            ("SWITCHYARD_BUS_KEY_PREVIOUS", values["kafka"].previous_key),
+        ):
+            if key is not None:
+                check_secret(setting_name, key)
     passed = set() if values["kafka"] is None else passed_names(environment)
     values["unknown_names"] = unknown_shared_names(environment.keys() - passed, names)
     for setting_name, field in _SIGNING_SECRETS.items():

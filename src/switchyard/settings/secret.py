@@ -48,6 +48,25 @@ def journal_key(settings: Settings, *, create: bool = True) -> bytes:
     return _stored_secret(path).encode()
 
 
+def bus_keys(settings: Settings) -> tuple[bytes, ...]:
+    """The keys of messages on the bus: the first one signs, a message that one of them signed is genuine.
+
+    On PostgreSQL several processes sign and check, each with a data folder of its own, so a key must be configured.
+    """
+    assert settings.kafka is not None, "the journal is the bus"
+    key, previous = settings.kafka.key, settings.kafka.previous_key
+    if key is None and settings.database_url is not None:
+        raise SettingError(
+            "SWITCHYARD_BUS_KEY",
+            "is required with KAFKA_ENABLE on PostgreSQL: workers sign the messages on the topic with it, and back "
+            "offices drop all others. Set it, or SWITCHYARD_BUS_KEY_FILE, to the same random value for every worker "
+            "and back office, e.g. from `openssl rand -hex 32`; for ops/compose.yaml run ops/make_secrets.sh, which "
+            "adds the missing file (docs/operate/kafka.md)",
+        )
+    current = key or _stored_secret(settings.data_dir / "bus_key")
+    return (current.encode(),) if previous is None else (current.encode(), previous.encode())
+
+
 def configured_secrets(settings: Settings) -> frozenset[str]:
     """Every secret of the settings, and the passwords in URLs among them, to mask them in logs."""
     return frozenset(_secrets_of(settings))

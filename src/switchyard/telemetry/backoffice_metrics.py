@@ -23,6 +23,14 @@ class BackOfficeMetrics:
         self.repeats = Counter(
             "backoffice_repeats_total", "Events dropped because they were read before", registry=registry
         )
+        self.rejected = Counter(
+            "backoffice_rejected_messages",
+            "Messages of the topic that were dropped, because this installation did not sign them",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in ("unsigned", "signature"):
+            self.rejected.labels(reason)
         self.notes = Counter(
             "backoffice_notes_total",
             "Notes on entries, such as a total that the fills do not explain",

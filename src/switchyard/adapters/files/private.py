@@ -21,6 +21,7 @@ _OWN_NAMES = (
     "pdca",
     "jwt_secret",
     "journal_key",
+    "bus_key",
     "head.json",
     "control.sock",
     "venues",

@@ -15,6 +15,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from switchyard.adapters.kafka import brokers, configuration, topics
+from switchyard.adapters.kafka.messages import MessageReader
 from switchyard.adapters.kafka.partition import PartitionSource, offset_in, source_name
 from switchyard.domain.bus import Offset
 from switchyard.domain.errors import CannotStart
@@ -46,19 +47,17 @@ class KafkaBus:
     def __init__(
         self,
         kafka: KafkaSettings,
+        reader: MessageReader,
         *,
-        installation: str,
         former_ids: Collection[str] = (),
         on_messages: Callable[[], None] = lambda: None,
     ) -> None:
         """`former_ids` are those of the topics that the books were read from.
 
-        `installation` is the one that they belong to.
-
         `on_messages` is called on the event loop when there is something to read.
         """
         self._kafka = kafka
-        self._installation = installation
+        self._reader = reader
         self._former_ids = former_ids
         self._on_messages = on_messages
         self._loop = asyncio.get_running_loop()
@@ -284,9 +283,7 @@ class KafkaBus:
         consumer.incremental_assign([])
         with self._lock:
             for number in [each.partition for each in partitions]:
-                self._sources.setdefault(
-                    number, PartitionSource(self._topic_id, number, self, self._installation)
-                ).forget()
+                self._sources.setdefault(number, PartitionSource(self._topic_id, number, self, self._reader)).forget()
                 self._assigned.add(number)
         self._loop.call_soon_threadsafe(self._changed)
 

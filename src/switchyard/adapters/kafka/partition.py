@@ -9,7 +9,7 @@ from typing import Protocol
 
 from confluent_kafka import Message
 
-from switchyard.adapters.kafka.messages import event_of
+from switchyard.adapters.kafka.messages import MessageReader
 from switchyard.domain.bus import Offset, SourcePosition
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.ports.source import Page
@@ -44,10 +44,9 @@ class PartitionSource:
 
     start: SourcePosition = Offset()
 
-    def __init__(self, topic_id: str, partition: int, fetching: Fetching, installation: str) -> None:
-        """`installation`: the one whose events the books take."""
+    def __init__(self, topic_id: str, partition: int, fetching: Fetching, reader: MessageReader) -> None:
         self.name = source_name(topic_id, partition)
-        self._installation = installation
+        self._reader = reader
         self.partition = partition
         self._fetching = fetching
         self._lock = threading.Lock()
@@ -82,8 +81,7 @@ class PartitionSource:
             self._fetching.has_room()
         if not taken:
             return Page((), after)
-        events = tuple(event_of(message, self._installation) for message in taken)
-        return Page(events, Offset(offset_of(taken[-1]) + 1))
+        return Page(self._reader.events_of(self.name, taken), Offset(offset_of(taken[-1]) + 1))
 
     async def lag(self, position: SourcePosition) -> int:
         """How many messages are after the position, repeats included."""

@@ -8,12 +8,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from zlib import crc32
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from switchyard.adapters.kafka import brokers, configuration, topics
 from switchyard.adapters.kafka.messages import headers_of
+from switchyard.adapters.kafka.partition import source_name
 from switchyard.domain.bus import BusEvent
 from switchyard.ports.publisher import BusUnavailable
 from switchyard.settings.kafka import KafkaSettings
@@ -60,10 +62,12 @@ class KafkaPublisher:
 
     _loop: asyncio.AbstractEventLoop
 
-    def __init__(self, kafka: KafkaSettings, installation: str) -> None:
-        """`installation`: the one whose events these are; every message names it."""
+    def __init__(self, kafka: KafkaSettings, installation: str, key: bytes) -> None:
+        """`installation`: the one whose events these are; every message names it. `key` signs the messages."""
         self._kafka = kafka
         self._installation = installation
+        self._key = key
+        self._topic_id = ""
         self._producer: Producer | None = None
         self._polling: threading.Thread | None = None
         self._is_closing = threading.Event()
@@ -76,7 +80,7 @@ class KafkaPublisher:
     async def open(self, former_id: str) -> str:
         """Look the topic up and start a producer; a missing topic or silent brokers raise BusUnavailable."""
         self._loop = asyncio.get_running_loop()
-        topic_id = await self.topic_id(former_id)
+        self._topic_id = topic_id = await self.topic_id(former_id)
         self._producer = await asyncio.to_thread(self._started)
         self._broken = None
         self._is_closing.clear()
@@ -124,14 +128,18 @@ class KafkaPublisher:
 
     def _produce(self, producer: Producer, events: Sequence[BusEvent], delivery: _Delivery) -> None:
         topic, report = self._kafka.topic, delivery.report
+        partitions = int(self._topic_id.rpartition("/")[2])
         try:
             for each in events:
-                event = each.event
+                event, key = each.event, each.event.account_id.encode()
+                # As librdkafka's own partitioner would: a message is signed for its partition.
+                partition = crc32(key) % partitions
                 producer.produce(
                     topic,
                     value=event.line.encode(),
-                    key=event.account_id.encode(),
-                    headers=headers_of(each, self._installation),
+                    key=key,
+                    partition=partition,
+                    headers=headers_of(each, self._installation, source_name(self._topic_id, partition), self._key),
                     on_delivery=report,
                 )
         except BufferError:

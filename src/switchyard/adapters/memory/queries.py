@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Literal
 
 from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
@@ -194,6 +195,11 @@ class MemoryQueries:
         """Return the last `OrderUncertain` events of one order, newest first."""
         doubts = [event for event in self._events_of(None, order_id) if event.type == "OrderUncertain"]
         return doubts[::-1][:DOUBTS_MAX]
+
+    async def cursors(self, names: Sequence[str]) -> tuple[Mapping[str, str], datetime]:
+        """Return the texts of cursors, and the machine's time."""
+        found = {name: self._journal.cursors[name].hash for name in names if name in self._journal.cursors}
+        return found, SystemClock().now()
 
     def _events_of(self, account_id: AccountId | None, order_id: OrderId | None) -> list[JournalEvent]:
         assert (account_id is None) != (order_id is None), "give an account or an order"

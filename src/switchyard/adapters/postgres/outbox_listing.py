@@ -1,6 +1,7 @@
 """Outbox rows for operators, read on a separate connection."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import asyncpg
 
@@ -21,6 +22,11 @@ _SELECT_EVENTS = f"SELECT {EVENT_COLUMNS} FROM journal WHERE order_id = $1 ORDER
 _SELECT_DOUBTS = f"""
 SELECT {EVENT_COLUMNS} FROM journal WHERE order_id = $1 AND type = 'OrderUncertain'
 ORDER BY seq DESC LIMIT {DOUBTS_MAX}
+"""
+
+# One row at least, for the time.
+_SELECT_CURSORS = """
+SELECT clock_timestamp() AS now, name, hash FROM (SELECT 1) AS once LEFT JOIN reader_cursors ON name = ANY($1)
 """
 
 
@@ -50,7 +56,12 @@ class PostgresOutboxListing:
         """The last `OrderUncertain` events of one order, newest first."""
         return [rows.journal_event(record) for record in await self._read(_SELECT_DOUBTS, order_id)]
 
-    async def _read(self, sql: str, *values: str | int) -> list[asyncpg.Record]:
+    async def cursors(self, names: Sequence[str]) -> tuple[Mapping[str, str], datetime]:
+        """The texts of cursors, and the database's time."""
+        found = await self._read(_SELECT_CURSORS, list(names))
+        return {record["name"]: record["hash"] for record in found if record["name"] is not None}, found[0]["now"]
+
+    async def _read(self, sql: str, *values: str | int | list[str]) -> list[asyncpg.Record]:
         async with single_connection(self._url) as connection:
             records: list[asyncpg.Record] = await connection.fetch(sql, *values)
             return records

@@ -1,12 +1,15 @@
 """Outbox rows for operators, read on a separate read-only connection."""
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import connect
+from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.tables import EVENT_COLUMNS, ORDERS, OUTBOX_ORDERS
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import OrderId
@@ -23,6 +26,8 @@ _SELECT_DOUBTS = f"""
 SELECT {EVENT_COLUMNS} FROM journal WHERE order_id = ? AND type = 'OrderUncertain'
 ORDER BY seq DESC LIMIT {DOUBTS_MAX}
 """
+
+_SELECT_CURSORS = "SELECT name, hash FROM reader_cursors WHERE name IN (SELECT value FROM json_each(?))"
 
 
 class SqliteOutboxListing:
@@ -51,6 +56,12 @@ class SqliteOutboxListing:
     async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
         """The last `OrderUncertain` events of one order, newest first."""
         return list(map(rows.journal_event, await asyncio.to_thread(self._read, _SELECT_DOUBTS, (order_id,))))
+
+    async def cursors(self, names: Sequence[str]) -> tuple[Mapping[str, str], datetime]:
+        """The texts of cursors, and the machine's time, which is the database's."""
+        listed = json.dumps(list(names))
+        rows = await asyncio.to_thread(self._read, _SELECT_CURSORS, (listed,))
+        return dict(rows), SystemClock().now()
 
     def _read(self, sql: str, values: tuple[str | int, ...]) -> list[Any]:
         connection = connect(self._path, readonly=True)

@@ -40,10 +40,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether the order has more events than are told."""
 
 
-def explain_order(order: Order, events: Sequence[JournalEvent], checks: Sequence[str]) -> Explanation:
+def explain_order(
+    order: Order, events: Sequence[JournalEvent], checks: Sequence[str], doubt: str | None = None
+) -> Explanation:
     """Explain an order, given its row and its first events, in journal order.
 
-    `checks`: the names of the pre-trade checks that the settings of today have for it.
+    `checks`: the names of the pre-trade checks that the settings of today have for it. `doubt`: how a doubt about it
+    ends, as the worker of its venue says.
     """
     told = events[:EVENTS_MAX]
     teller = Teller(order, checks)
@@ -59,12 +62,12 @@ def explain_order(order: Order, events: Sequence[JournalEvent], checks: Sequence
         account_id=order.account_id,
         status=order.status,
         steps=steps,
-        lines=tuple(_lines(order, steps, has_more)),
+        lines=tuple(_lines(order, steps, has_more, doubt)),
         has_more=has_more,
     )
 
 
-def _lines(order: Order, steps: Sequence[Step], has_more: bool) -> Iterator[str]:
+def _lines(order: Order, steps: Sequence[Step], has_more: bool, doubt: str | None) -> Iterator[str]:
     yield f"Order {order.order_id} of account {order.account_id}"
     strategy = "" if order.strategy is None else f", for the strategy {order.strategy}"
     yield f"{terms(order)}{strategy}"
@@ -80,6 +83,8 @@ def _lines(order: Order, steps: Sequence[Step], has_more: bool) -> Iterator[str]
     if has_more:
         yield f"  The first {EVENTS_MAX} events are told; all are in GET /orders/{order.order_id}/events."
     yield f"Now: {_standing(order)}"
+    if doubt is not None:
+        yield f"The doubt: {doubt}"
 
 
 def _standing(order: Order) -> str:

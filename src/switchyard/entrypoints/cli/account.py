@@ -21,7 +21,7 @@ from switchyard.entrypoints.cli.connection import (
     connect,
 )
 from switchyard.entrypoints.cli.exposure import print_exposure
-from switchyard.entrypoints.cli.trading import amount, final_state
+from switchyard.entrypoints.cli.trading import TimeoutOption, amount, duration, exit_by_end, final_state
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -103,11 +103,13 @@ def close(
     ] = None,
     strategy: Annotated[str | None, typer.Option("--strategy", help="Strategy that the order belongs to.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the order reaches a final state.")] = False,
+    timeout: TimeoutOption = "5m",
     url: UrlOption = None,
     account: AccountOption = DEFAULT_ACCOUNT,
     as_json: JsonOption = False,
 ) -> None:
     """Close a position, or a part of it, with an order that can only reduce it."""
+    longest = duration(timeout, "--timeout")
 
     async def request() -> "tuple[Acknowledgement, OrderSnapshot]":
         async with connect(url, account) as client:
@@ -122,7 +124,7 @@ def close(
             if wait:
                 # On stderr: the id must be known even if the wait is interrupted, and stdout is for the result.
                 typer.echo(f"{acknowledgement.order_id} {acknowledgement.status}", err=True)
-                return acknowledgement, await final_state(client, acknowledgement)
+                return acknowledgement, await final_state(client, acknowledgement, longest)
             return acknowledgement, await client.order(acknowledgement.order_id)
 
     acknowledgement, order = asyncio.run(request())
@@ -133,8 +135,8 @@ def close(
     else:
         replayed = " (placed before under this key)" if acknowledgement.replayed else ""
         typer.echo(f"{order.order_id} {order.status} {output.terms(order)}{replayed}")
-    if wait and order.status == "REJECTED":
-        raise typer.Exit(1)
+    if wait:
+        exit_by_end(order, timeout)
 
 
 def cancel_all(

@@ -54,6 +54,8 @@ def explain(
 async def _from_database(order_id: str) -> Explanation:
     from switchyard.bootstrap import outbox_listing, venue_kinds
     from switchyard.domain.risk.checks import check_names
+    from switchyard.entrypoints.control.client import deciders_of
+    from switchyard.flow.sending.explain import standing
     from switchyard.settings import load_settings
 
     settings = load_settings()
@@ -62,6 +64,10 @@ async def _from_database(order_id: str) -> Explanation:
     if found is None:
         raise typer.BadParameter(f"the database has no order {order_id!r}", param_hint="ORDER_ID")
     order, events = found
+    decider = (await deciders_of(settings, listing, [order.venue]))[order.venue]
     return explain_order(
-        order, events, check_names(settings.risk, venue_kinds(settings), order.account_id, order.symbol)
+        order,
+        events,
+        check_names(settings.risk, venue_kinds(settings), order.account_id, order.symbol),
+        standing(await listing.rows_of(order.order_id), decider),
     )

@@ -51,7 +51,7 @@ def list_rows(
     settings = load_settings()
     listing: OutboxListing = outbox_listing(settings)
     rows: Sequence[OutboxRow] = asyncio.run(listing.rows(status, ROWS_MAX))
-    explained = _explained(settings, rows)
+    explained = asyncio.run(_explained(settings, listing, rows))
     if json:
         print_json(explained)
         return
@@ -95,7 +95,7 @@ def show(
     if row is None:
         raise no_such_row(row_id)
     doubt = last_doubt(row, asyncio.run(listing.doubts_of(key[0])))
-    [one] = _explained(settings, [row], doubt)
+    [one] = asyncio.run(_explained(settings, listing, [row], doubt))
     if json:
         print_json(one)
         return
@@ -130,16 +130,16 @@ async def _full_row_id(listing: "OutboxListing", row_id: str) -> str:
     return f"{found.pop()}{kind}{number}" if found else row_id
 
 
-def _explained(
-    settings: "Settings", rows: "Sequence[OutboxRow]", doubt: "DoubtFact | None" = None
+async def _explained(
+    settings: "Settings", listing: "OutboxListing", rows: "Sequence[OutboxRow]", doubt: "DoubtFact | None" = None
 ) -> "list[Explanation]":
+    """The rows in words; what is said about a doubt is what the worker of its venue says, not this shell's settings."""
     from switchyard.adapters.system_clock import SystemClock
-    from switchyard.bootstrap import declared_capabilities, send_lingers
+    from switchyard.entrypoints.control.client import deciders_of
     from switchyard.flow.sending.explain import explain
 
-    capabilities = {venue.name: declared_capabilities(venue) for venue in settings.venues}
-    now, lingers = SystemClock().now(), send_lingers(settings)
-    return [explain(row, capabilities.get(row.venue), lingers, now, doubt) for row in rows]
+    deciders, now = await deciders_of(settings, listing, {row.venue for row in rows}), SystemClock().now()
+    return [explain(row, deciders[row.venue], now, doubt) for row in rows]
 
 
 @outbox.command()

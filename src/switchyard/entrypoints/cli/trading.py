@@ -23,6 +23,7 @@ from switchyard.entrypoints.cli.connection import (
     sign_pdca_token,
     sign_token,
 )
+from switchyard.entrypoints.cli.failures import NOT_REACHABLE, REJECTED
 
 if TYPE_CHECKING:
     from switchyard.client import Acknowledgement, AmendResult, AsyncClient, DryRun, RecordedEvent
@@ -38,11 +39,11 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def duration(text: str) -> timedelta:
+def duration(text: str, option: str = "--ttl") -> timedelta:
     """Parse a duration: 90s, 15m, 24h, 7d."""
     match = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
     if match is None:
-        raise typer.BadParameter(f"{text!r} is not a duration like 90s, 15m, 24h or 7d", param_hint="--ttl")
+        raise typer.BadParameter(f"{text!r} is not a duration like 90s, 15m, 24h or 7d", param_hint=option)
     return timedelta(seconds=int(match[1]) * _SECONDS_PER_UNIT[match[2]])
 
 
@@ -66,6 +67,12 @@ def status(text: str) -> Status:
     raise typer.BadParameter(f"{text!r} is not one of {', '.join(known)}", param_hint="--status")
 
 
+TimeoutOption = Annotated[
+    str,
+    typer.Option(
+        "--timeout", metavar="TIME", help="How long --wait waits: 90s, 15m, 24h, 7d; exit with code 3 after it."
+    ),
+]
 OrderIdArgument = Annotated[
     str, typer.Argument(metavar="ORDER_ID", help="Id of the order, or its end as `switchyard orders` shows it.")
 ]
@@ -141,6 +148,7 @@ def order(
     strategy: Annotated[str | None, typer.Option("--strategy", help="Strategy that the order belongs to.")] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the order reaches a final state.")] = False,
+    timeout: TimeoutOption = "5m",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what every pre-trade check says, and place nothing.")
     ] = False,
@@ -151,6 +159,7 @@ def order(
     """Place an order; with --wait or --dry-run, exit with code 1 if it is rejected."""
     if dry_run and (wait or key is not None):
         raise typer.BadParameter("cannot be used with --wait or --key", param_hint="--dry-run")
+    longest = duration(timeout, "--timeout")
 
     async def check() -> "DryRun":
         async with connect(url, account) as client:
@@ -189,7 +198,7 @@ def order(
                 return acknowledgement, None
             # On stderr: the id must be known even if the wait is interrupted, and stdout is for the result.
             typer.echo(f"{acknowledgement.order_id} {acknowledgement.status}", err=True)
-            return acknowledgement, await final_state(client, acknowledgement)
+            return acknowledgement, await final_state(client, acknowledgement, longest)
 
     acknowledgement, final = asyncio.run(place())
     if final is not None:
@@ -197,8 +206,7 @@ def order(
             output.print_json(final)
         else:
             output.console().print(output.order_sheet(final))
-        if final.status == "REJECTED":
-            raise typer.Exit(1)
+        exit_by_end(final, timeout)
     elif as_json:
         output.print_json(acknowledgement)
     else:
@@ -324,8 +332,33 @@ def show(
         console.print(output.event_table(events))
 
 
-async def final_state(client: "AsyncClient", acknowledgement: "Acknowledgement") -> OrderSnapshot:
-    """Wait without limit for the order's final state; each status before it is printed on stderr."""
+def exit_by_end(order: OrderSnapshot, timeout: str) -> None:
+    """End the command with an error code if the order was rejected, or has not ended within the time of --timeout."""
+    if order.status == "REJECTED":
+        raise typer.Exit(REJECTED)
+    if not is_final(order.status):
+        typer.echo(
+            f"the order is {order.status} after {timeout} and stays in force: see `switchyard explain "
+            f"{order.order_id}`, wait on with `switchyard watch {order.order_id}`, or end it with `switchyard cancel "
+            f"{order.order_id}`",
+            err=True,
+        )
+        raise typer.Exit(NOT_REACHABLE)
+
+
+async def final_state(client: "AsyncClient", acknowledgement: "Acknowledgement", longest: timedelta) -> OrderSnapshot:
+    """Wait for the order's final state; after the longest time, return it as it is.
+
+    Each status before it is printed on stderr.
+    """
+    try:
+        async with asyncio.timeout(longest.total_seconds()):
+            return await _followed(client, acknowledgement)
+    except TimeoutError:
+        return await client.order(acknowledgement.order_id)
+
+
+async def _followed(client: "AsyncClient", acknowledgement: "Acknowledgement") -> OrderSnapshot:
     from switchyard.client import OrderUpdate, ResyncRequired
 
     order_id, last_status = acknowledgement.order_id, acknowledgement.status

@@ -4,14 +4,21 @@ Used by `switchyard outbox resolve`, `switchyard kill` and `switchyard kills`.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from switchyard.bootstrap import carry_out_recheck, decide_doubt, direct_kill_switch, open_pdca_store
+from switchyard.bootstrap import (
+    carry_out_recheck,
+    decide_doubt,
+    deciders,
+    direct_kill_switch,
+    open_pdca_store,
+)
 from switchyard.domain.errors import AlreadyRunning, NotFound, OutcomeUnknown
 from switchyard.domain.events import encode
+from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import OrderSnapshot, snapshot
 from switchyard.entrypoints.control.kills import carry_out
 from switchyard.entrypoints.control.messages import (
@@ -23,15 +30,19 @@ from switchyard.entrypoints.control.messages import (
     KillCommand,
     KillsTold,
     KillTold,
+    ListVenues,
     RecheckBegun,
     ResolveDoubt,
     RunRecheck,
     SetKill,
+    VenuesTold,
     address_of,
     socket_path,
 )
 from switchyard.flow.kill.switch import check_kill
+from switchyard.flow.sending.declared import Decider
 from switchyard.flow.sending.operator import check_decision
+from switchyard.ports.outbox_listing import OutboxListing
 from switchyard.ports.pdca import PdcaStore, StoredRequest
 from switchyard.settings import Settings
 
@@ -56,6 +67,22 @@ async def resolve_doubt(settings: Settings, request: ResolveDoubt) -> OrderSnaps
     reply = await _carried_out(settings, request, directly)
     assert isinstance(reply, Decided), "the reply to another request"
     return reply.order
+
+
+async def deciders_of(
+    settings: Settings, listing: OutboxListing, venues: Iterable[VenueName]
+) -> Mapping[VenueName, Decider]:
+    """The workers that settle the doubts at the venues: by what they declared, and whether they are known to run.
+
+    On SQLite the one process that can send is asked; on PostgreSQL workers report in the database.
+    """
+    if settings.database_url is not None:
+        return await deciders(listing, venues)
+    try:
+        reply = await _request(socket_path(settings), ListVenues(), AlreadyRunning("a process runs"))
+    except (AlreadyRunning, OutcomeUnknown):
+        reply = None  # no process can be asked
+    return await deciders(listing, venues, reply.venues if isinstance(reply, VenuesTold) else ())
 
 
 async def command_kill_switch(settings: Settings, command: KillCommand) -> KillTold | KillsTold:

@@ -18,7 +18,7 @@ from switchyard.domain.errors import (
     Unavailable,
 )
 from switchyard.domain.facts import DecisionFact, Verdict
-from switchyard.domain.ids import KillId
+from switchyard.domain.ids import KillId, VenueName
 from switchyard.domain.kill_state import KillState, KillView
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.flow.kill.switch import KillRequest
@@ -92,6 +92,12 @@ class RunRecheck(
     request_id: str
 
 
+class ListVenues(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command", tag="list_venues"
+):
+    """Tell which venues this process sends to."""
+
+
 class Decided(msgspec.Struct, frozen=True, tag_field="answer", tag="decided"):
     """The decision is in the journal; `order` is the order after it."""
 
@@ -112,6 +118,12 @@ class KillsTold(msgspec.Struct, frozen=True, tag_field="answer", tag="kills"):
 
 class RecheckBegun(msgspec.Struct, frozen=True, tag_field="answer", tag="recheck"):
     """The server works on the recheck; the PDCA store tells how far it is."""
+
+
+class VenuesTold(msgspec.Struct, frozen=True, tag_field="answer", tag="venues"):
+    """The venues that the process sends to."""
+
+    venues: list[VenueName]
 
 
 class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
@@ -150,8 +162,8 @@ class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
 
 
 KillCommand: TypeAlias = SetKill | ClearKill | ShowKill | ListKills
-ControlRequest: TypeAlias = ResolveDoubt | RunRecheck | KillCommand
-ControlReply: TypeAlias = Decided | KillTold | KillsTold | RecheckBegun | Declined
+ControlRequest: TypeAlias = ResolveDoubt | RunRecheck | ListVenues | KillCommand
+ControlReply: TypeAlias = Decided | KillTold | KillsTold | RecheckBegun | VenuesTold | Declined
 
 
 def socket_path(settings: Settings) -> Path:

@@ -1,6 +1,7 @@
 """The control socket: commands reach the one process that may write to a SQLite file.
 
-Accepts `ResolveDoubt`, `RunRecheck` and the commands of the kill switch and carries them out through the engine.
+Accepts `ResolveDoubt`, `RunRecheck`, `ListVenues` and the commands of the kill switch and carries them out through the
+engine.
 PostgreSQL needs no such socket.
 """
 
@@ -8,7 +9,7 @@ import asyncio
 import contextlib
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from switchyard.bootstrap import Engine
 from switchyard.domain.errors import InvalidJson, OutcomeUnknown, SwitchyardError, Unavailable
 from switchyard.domain.events import encode
 from switchyard.domain.facts import DecisionFact
+from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order, snapshot
 from switchyard.entrypoints.control.kills import carry_out
 from switchyard.entrypoints.control.messages import (
@@ -27,9 +29,11 @@ from switchyard.entrypoints.control.messages import (
     ControlRequest,
     Decided,
     Declined,
+    ListVenues,
     RecheckBegun,
     ResolveDoubt,
     RunRecheck,
+    VenuesTold,
     address_of,
     socket_path,
 )
@@ -55,12 +59,18 @@ class ControlServer:
     """Listens on a socket that only this user can open; the caller must hold the database's lock."""
 
     def __init__(
-        self, path: Path, end_doubt: EndDoubt, kill_switch: KillSwitch, run_recheck: Callable[[str], None]
+        self,
+        path: Path,
+        end_doubt: EndDoubt,
+        kill_switch: KillSwitch,
+        run_recheck: Callable[[str], None],
+        sends_to: Callable[[], Iterable[VenueName]],
     ) -> None:
         self._path = path
         self._end_doubt = end_doubt
         self._kill_switch = kill_switch
         self._run_recheck = run_recheck
+        self._sends_to = sends_to
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -130,6 +140,8 @@ class ControlServer:
                 if isinstance(request, RunRecheck):
                     self._run_recheck(request.request_id)
                     return RecheckBegun()
+                if isinstance(request, ListVenues):
+                    return VenuesTold(list(self._sends_to()))
                 if not isinstance(request, ResolveDoubt):
                     return await carry_out(self._kill_switch, request)
                 order = await self._end_doubt(request.id, request.decision)
@@ -155,7 +167,9 @@ async def serving_commands(settings: Settings, engine: Engine) -> AsyncIterator[
     if settings.database_url is not None:
         yield
         return
-    server = ControlServer(socket_path(settings), engine.end_doubt, engine.kill_switch, engine.run_recheck)
+    server = ControlServer(
+        socket_path(settings), engine.end_doubt, engine.kill_switch, engine.run_recheck, lambda: engine.sends_to
+    )
     await server.start()
     try:
         yield

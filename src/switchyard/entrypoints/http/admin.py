@@ -60,11 +60,13 @@ class AdminRoutes:
         self._operator(request)
         query = request.query_params
         only(query, ("limit", "cursor"))
-        limit = whole_number(query, "limit", 100, 1, PAGE_MAX - 1)
+        limit = whole_number(query, "limit", 100, 1, PAGE_MAX)
         before = whole_number(query, "cursor", 0, 1, 10**18 - 1, digits_max=18) or None
-        kills = await self._switch.newest(before=before, limit=limit + 1)
+        # One more shows whether there is another page; a full page of the database counts as if there were.
+        size = min(limit + 1, PAGE_MAX)
+        kills = await self._switch.newest(before=before, limit=size)
         page = kills[:limit]
-        body = {"kills": page, "nextCursor": str(page[-1].position) if len(kills) > limit else None}
+        body = {"kills": page, "nextCursor": str(page[-1].position) if len(kills) == size else None}
         return starlette_response(json_response(200, body))
 
     def _operator(self, request: Request) -> str:

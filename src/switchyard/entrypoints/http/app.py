@@ -195,6 +195,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             can_derive=settings.idempotency.enabled,
             derives_for=settings.idempotency.derives_for,
             check_names=partial(check_names, settings.risk, venue_kinds(settings)),
+            doubt_of=engine.doubt_of,
             queries=engine.queries,
             window=engine.window,
             tokens=tokens,

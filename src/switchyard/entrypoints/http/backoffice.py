@@ -154,6 +154,7 @@ class BackOfficeRoutes:
             "processed": consumer.processed,
             "skipped": consumer.skipped,
             "lastEventAt": consumer.last_event_at,
+            "bus": "journal" if self._office.kafka_bus is None else "kafka",
             "lastKafkaOffset": consumer.last_offset,
             "ledgerReplay": consumer.replayed,
         }

@@ -17,7 +17,6 @@ from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorizat
 from switchyard.ports.ledger import ENTRIES_MAX, Balance
 
 ENTRIES_PAGE_MAX = ENTRIES_MAX - 1
-"""One less than a read of the ledger: one more entry shows whether there is another page."""
 BALANCES_PAGE_MAX = 500
 
 OwnAccount = Callable[[Request, tuple[str, ...]], AccountId]

@@ -3,7 +3,7 @@
 Reads orders and events through `Queries`; places and cancels through the desks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import get_args
 
@@ -65,19 +65,22 @@ class OrderRoutes:
         can_derive: bool,
         derives_for: Callable[[AccountId], bool],
         check_names: Callable[[AccountId, str], Sequence[str]],
+        doubt_of: Callable[[OrderId], Awaitable[str | None]],
         queries: Queries,
         window: AdmissionWindow,
         tokens: TokenVerifier,
     ) -> None:
         """`can_derive`: whether the settings allow derived keys; `derives_for`: the accounts that always get one.
 
-        `check_names`: the pre-trade checks of an account's order in a symbol.
+        `check_names`: the pre-trade checks of an account's order in a symbol. `doubt_of`: how the doubt about an order
+        ends, in a sentence.
         """
         self._desk = desk
         self._derived_desk = derived_desk
         self._can_derive = can_derive
         self._derives_for = derives_for
         self._check_names = check_names
+        self._doubt_of = doubt_of
         self._queries = queries
         self._window = window
         self._tokens = tokens
@@ -181,7 +184,8 @@ class OrderRoutes:
         # One more shows whether there are others.
         events = await self._queries.events_after(0, order_id=order.order_id, limit=EVENTS_MAX + 1)
         checks = self._check_names(order.account_id, order.symbol)
-        return starlette_response(json_response(200, explain_order(order, events, checks)))
+        doubt = await self._doubt_of(order.order_id)
+        return starlette_response(json_response(200, explain_order(order, events, checks, doubt)))
 
     async def _account_events(self, request: Request) -> Response:
         account = self._account(request)

@@ -20,7 +20,6 @@ from switchyard.ports.breaks import BREAKS_MAX, BreakFilter
 
 RECONCILE_SCOPE = "admin:reconcile"
 BREAKS_PAGE_MAX = BREAKS_MAX - 1
-"""One less than a read of the store: one more break shows whether there is another page."""
 _CURRENCY = re.compile(r"[A-Z0-9]{2,16}")
 _BREAK_ID = re.compile(r"brk_[0-9a-f]{24}")
 

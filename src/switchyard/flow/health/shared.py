@@ -68,7 +68,7 @@ class HealthWriter:
             before, written_at = self._written.get(venue, (None, float("-inf")))
             if shown != before or now - written_at >= REPEAT_SECONDS:
                 text = msgspec.json.encode(_Dated(self._clock.now(), record)).decode()
-                cursors.append(Cursor(name=_name(venue), epoch=0, seq=0, hash=text))
+                cursors.append(Cursor(name=health_name(venue), epoch=0, seq=0, hash=text))
                 self._written[venue] = (shown, now)
         if cursors:
             await self._commit(Change(cursors=tuple(cursors)))
@@ -97,7 +97,7 @@ class HealthReader:
         """Read all records; returns how many are not stale."""
         found: dict[VenueName, HealthRecord] = {}
         for venue in self._venues:
-            mark = await self._journal.cursor(_name(venue))
+            mark = await self._journal.cursor(health_name(venue))
             stored = None if mark is None else _decode(mark.hash)
             if stored is not None and self._clock.now() - stored.at <= STALE:
                 found[venue] = stored.record
@@ -105,5 +105,11 @@ class HealthReader:
         return len(found)
 
 
-def _name(venue: VenueName) -> str:
+def is_reported(text: str | None, now: datetime) -> bool:
+    """Whether a worker has written the text of a record lately, by the database's time."""
+    return text is not None and now - _decode(text).at <= STALE
+
+
+def health_name(venue: VenueName) -> str:
+    """The name of the cursor."""
     return f"health:{venue}"

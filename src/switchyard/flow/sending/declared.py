@@ -1,33 +1,56 @@
-"""What the workers declare of a venue: its class, on which they must agree, and whether its lookups settle doubts.
+"""What the workers declare of a venue: its class, on which they must agree, and how its doubts are settled.
 
-The latter is kept in the database, as a cursor: a command that runs in a shell without the venue's settings must judge
-by those of the workers.
+The latter is kept in the database, as a cursor: a command, or a gateway without a worker, must judge by what the
+process says that decides, not by its own settings.
 """
 
 from datetime import timedelta
+
+import msgspec
 
 from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.ids import VenueName
 from switchyard.flow.decide import Commit
 from switchyard.ports.journal import Journal
-from switchyard.ports.venue import Capabilities
+from switchyard.ports.venue import Capabilities, Lookup
 
 
-async def declare(journal: Journal, commit: Commit, venue: VenueName, *, lookup_decides: bool) -> None:
+class Settling(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker does about a row in doubt at a venue."""
+
+    lookup: Lookup
+    absent_after_seconds: float | None
+    """How long the venue must have been answering, since the sender gave up, before absence is proven; None: never."""
+
+
+class Decider(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker that settles the doubts at a venue, as other processes see it."""
+
+    settling: Settling | None = None
+    """What the one that started last declared; None if none has opened the venue on this database."""
+    is_running: bool = False
+    """Whether a process that has this venue is known to run now."""
+
+
+async def declare(
+    journal: Journal, commit: Commit, venue: VenueName, settling: Settling, *, lookup_decides: bool
+) -> None:
     """Record what this process's settings say; called before the first send to the venue."""
-    if await declared(journal, venue) != lookup_decides:
-        await commit(Change(cursors=(declaration(venue, lookup_decides=lookup_decides),)))
+    cursor = declaration(venue, settling, lookup_decides=lookup_decides)
+    if await journal.cursor(cursor.name) != cursor:
+        await commit(Change(cursors=(cursor,)))
 
 
 async def declared(journal: Journal, venue: VenueName) -> bool | None:
-    """What the workers declared; none if no worker did."""
-    mark = await journal.cursor(_name(venue))
+    """Whether lookups settle all doubts, as the workers declared; None if no worker did."""
+    mark = await journal.cursor(declared_name(venue))
     return None if mark is None else bool(mark.seq)
 
 
-def declaration(venue: VenueName, *, lookup_decides: bool) -> Cursor:
-    """The cursor that keeps the declaration: its number is 1 or 0."""
-    return Cursor(name=_name(venue), epoch=0, seq=int(lookup_decides), hash="")
+def declaration(venue: VenueName, settling: Settling, *, lookup_decides: bool) -> Cursor:
+    """The cursor that keeps the declaration: its number is 1 or 0, its text is how doubts are settled."""
+    text = msgspec.json.encode(settling).decode()
+    return Cursor(name=declared_name(venue), epoch=0, seq=int(lookup_decides), hash=text)
 
 
 def class_text(capabilities: Capabilities) -> str:
@@ -45,9 +68,15 @@ def class_text(capabilities: Capabilities) -> str:
     return " ".join(f"{name}={value}" for name, value in told.items())
 
 
+def settling_in(text: str | None) -> Settling | None:
+    """How doubts are settled, out of the text of a declaration."""
+    return msgspec.json.decode(text, type=Settling) if text else None
+
+
 def _seconds(time: timedelta | None) -> str:
     return "unset" if time is None else f"{time.total_seconds():g}"
 
 
-def _name(venue: VenueName) -> str:
+def declared_name(venue: VenueName) -> str:
+    """The name of the cursor."""
     return f"declared:{venue}"

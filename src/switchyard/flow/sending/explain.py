@@ -1,11 +1,11 @@
 """Explains an outbox row to an operator: what happened, what is awaited, when it is decided, what a person can do.
 
-Reads nothing: the caller gives the row and what its venue promises. The waiting time of a running process is not in
-the rows, so a decision is announced as 'after so many seconds of answering'.
+Reads nothing: the caller gives the row and what the process says that settles its doubts. The waiting time of a running
+process is not in the rows, so a decision is announced as 'after so many seconds of answering'.
 """
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal, assert_never
 
 import msgspec
@@ -15,9 +15,8 @@ from switchyard.domain.facts import DoubtFact
 from switchyard.domain.lines import data_of, decode_order_fact
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.reasons import described
+from switchyard.flow.sending.declared import Decider
 from switchyard.flow.sending.operator import outbox_id
-from switchyard.flow.sending.resolve import waiting_time
-from switchyard.ports.venue import Capabilities
 
 NextStep = Literal[
     "send",  # a worker sends it when it is due
@@ -25,7 +24,7 @@ NextStep = Literal[
     "lookup",  # the venue is asked; found settles, and absent proves absence after the waiting time
     "found",  # the venue is asked; found settles, absent proves nothing
     "report",  # the venue cannot be asked: an execution report settles
-    "operator",  # nothing of this configuration can settle it: a person has to
+    "unknown",  # no process that would settle it is known to run, so nothing can be said about it
     "none",  # settled
 ]
 
@@ -35,7 +34,7 @@ _STEPS: dict[NextStep, str] = {
     "lookup": "ask the venue",
     "found": "ask the venue; absent proves nothing",
     "report": "wait for a report or a person",
-    "operator": "a person decides",
+    "unknown": "no worker of its venue runs",
     "none": "",
 }
 
@@ -58,22 +57,23 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     can_do: str
 
 
-def next_step(row: OutboxRow, capabilities: Capabilities | None) -> NextStep:
-    """What happens next to the row; `capabilities` is none for a venue that is not in this configuration."""
+def next_step(row: OutboxRow, decider: Decider) -> NextStep:
+    """What happens next to the row."""
     match row.status:
         case "queued" | "failed":
-            return "send" if capabilities is not None else "operator"
+            return "send"
         case "sending":
             return "outcome"
         case "sent" | "dead":
             return "none"
         case "uncertain":
-            if capabilities is None:
-                return "operator"
-            if capabilities.lookup == "none":
+            settling = decider.settling
+            if settling is None or not decider.is_running:
+                return "unknown"
+            if settling.lookup == "none":
                 return "report"
-            is_provable = waiting_time(capabilities, timedelta()) is not None
-            return "lookup" if is_provable and row.last_error != "EXECUTED_BEFORE" else "found"
+            is_provable = settling.absent_after_seconds is not None and row.last_error != "EXECUTED_BEFORE"
+            return "lookup" if is_provable else "found"
         case unreachable:
             assert_never(unreachable)
 
@@ -92,25 +92,43 @@ def last_doubt(row: OutboxRow, events: Sequence[JournalEvent]) -> DoubtFact | No
     return None
 
 
-def explain(
-    row: OutboxRow,
-    capabilities: Capabilities | None,
-    send_lingers: timedelta,
-    now: datetime,
-    doubt: DoubtFact | None = None,
-) -> Explanation:
+def standing(rows: Sequence[OutboxRow], decider: Decider) -> str | None:
+    """How the doubt about one of an order's rows ends, in a sentence; None if there is no doubt."""
+    row = next((row for row in rows if row.status == "uncertain"), None)
+    if row is None:
+        return None
+    step = next_step(row, decider)
+    wait = None if decider.settling is None else decider.settling.absent_after_seconds
+    match step:
+        case "lookup":
+            return f"it settles by itself: {row.venue} is asked, and its 'absent' counts after {wait:g} s of answering"
+        case "found":
+            return (
+                f"a worker asks {row.venue}, but 'absent' proves nothing there: a report or a person has to settle it "
+                "unless the order is found"
+            )
+        case "report":
+            return f"it does not settle by itself: {row.venue} has no lookup, so a report or a person has to"
+        case _:
+            return (
+                f"it cannot be told whether it settles by itself, because no worker that sends to {row.venue} is known "
+                "to run: start one, then ask again"
+            )
+
+
+def explain(row: OutboxRow, decider: Decider, now: datetime, doubt: DoubtFact | None = None) -> Explanation:
     """The row in words."""
-    step = next_step(row, capabilities)
-    wait = None if capabilities is None or step != "lookup" else waiting_time(capabilities, send_lingers)
+    step = next_step(row, decider)
+    wait = None if decider.settling is None or step != "lookup" else decider.settling.absent_after_seconds
     return Explanation(
         id=outbox_id(row),
         row=row,
         age_seconds=max((now - row.updated_at).total_seconds(), 0.0),
         next_step=step,
-        decided_after_seconds=None if wait is None else wait.total_seconds(),
+        decided_after_seconds=wait,
         doubt=doubt,
         happened=_happened(row, doubt),
-        awaited=_awaited(row, step),
+        awaited=_awaited(row, step, decider),
         decided=_decided(row, step, wait),
         can_do=_can_do(row, step),
     )
@@ -128,10 +146,11 @@ def _happened(row: OutboxRow, doubt: DoubtFact | None) -> str:
     return f"{row.attempt} attempt(s){error}; {written}{address}{since}"
 
 
-def _awaited(row: OutboxRow, step: NextStep) -> str:
+def _awaited(row: OutboxRow, step: NextStep, decider: Decider) -> str:
     match step:
         case "send":
-            return f"the next attempt, not before {row.next_attempt_at:%Y-%m-%d %H:%M:%S} UTC"
+            idle = "" if decider.is_running else f"; no worker that sends to {row.venue} is known to run now"
+            return f"the next attempt, not before {row.next_attempt_at:%Y-%m-%d %H:%M:%S} UTC{idle}"
         case "outcome":
             return f"the outcome of the attempt by worker {row.worker}, or proof that the worker is gone"
         case "lookup":
@@ -141,18 +160,18 @@ def _awaited(row: OutboxRow, step: NextStep) -> str:
             return f"a lookup that finds {row.venue_client_order_id}, an execution report, or a person's decision"
         case "report":
             return "an execution report or a person's decision: the venue has no lookup"
-        case "operator":
-            return f"a person's decision: venue {row.venue} is not in this configuration"
+        case "unknown":
+            return f"a worker that sends to {row.venue}: none is known to run, and only it can tell how this is settled"
         case "none":
             return "nothing: the row is settled"
         case unreachable:
             assert_never(unreachable)
 
 
-def _decided(row: OutboxRow, step: NextStep, wait: timedelta | None) -> str:
+def _decided(row: OutboxRow, step: NextStep, wait: float | None) -> str:
     if wait is not None:
         return (
-            f"at once if the venue finds it; as absent after {wait.total_seconds():g} s of answering since its sender "
+            f"at once if the venue finds it; as absent after {wait:g} s of answering since its sender "
             "gave up (metric venue_answering_seconds; a failed probe or a restart of the worker starts it anew)"
         )
     if step == "found" and row.last_error == "EXECUTED_BEFORE":
@@ -162,15 +181,18 @@ def _decided(row: OutboxRow, step: NextStep, wait: timedelta | None) -> str:
             "never by itself if the venue does not find it: that needs VENUE_LOOKUP_ all, VENUE_WINDOW_SEC_ and "
             "deduplication"
         )
-    if step in ("report", "operator"):
+    if step == "report":
         return "never by itself"
+    if step == "unknown":
+        return "cannot be told here; not while no worker of the venue runs"
     return "" if step == "none" else "by the running worker"
 
 
 def _can_do(row: OutboxRow, step: NextStep) -> str:
-    if step in ("found", "report", "operator"):
+    if step in ("found", "report", "unknown"):
+        start = "" if step != "unknown" else f"start the worker that has {row.venue} and ask again, or "
         return (
-            f"look for {row.venue_client_order_id} in the venue's own console, then run "
+            f"{start}look for {row.venue_client_order_id} in the venue's own console, then run "
             f"`switchyard outbox resolve {outbox_id(row)} --as sent|not-sent --by NAME --reason TEXT`"
         )
     if step == "lookup":

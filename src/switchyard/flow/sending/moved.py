@@ -1,7 +1,5 @@
 """The log line of an outbox row that moved, with the fields of the specification of the outbox."""
 
-import logging
-
 import structlog
 
 from switchyard.domain.orders import Order
@@ -11,12 +9,8 @@ log = structlog.get_logger()
 
 
 def log_moved(before: OutboxRow, after: OutboxRow, order: Order) -> None:
-    """Log a row's step; at level debug if it was sent, because that is every order."""
-    is_sent = after.status == "sent"
-    if is_sent and not log.is_enabled_for(logging.DEBUG):
-        return  # before the fields are put together: this is on the path of every order
-    log.log(
-        logging.DEBUG if is_sent else logging.INFO,
+    """Log a row's step: one line for every send, after its outcome was committed."""
+    log.info(
         "outbox_row_moved",
         outbox_id=after.outbox_id,
         status_from=before.status,

@@ -195,8 +195,13 @@ class OutcomeWriter:
             log_moved(due.row, change.outbox[0], due.state.order)
 
     def _may_correct(self, row: OutboxRow, outcome: AttemptOutcome) -> bool:
-        """Whether the row was taken for stuck, and this worker, its sender, knows that nothing was sent."""
-        return row.status == "uncertain" and row.worker == self._worker and isinstance(outcome, Unsent)
+        """Whether the row was taken for stuck, and this is what became of the attempt after all.
+
+        Nothing was sent in place of the suspected sender. It must say that its attempt has ended, also if it knows no
+        more: the row waits for the end of a suspect, and this worker may live on for ever.
+        """
+        is_own = row.status == "uncertain" and row.worker == self._worker
+        return is_own and not isinstance(outcome, SenderDied)
 
     def _outcome_change(self, state: OrderState, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Change:
         if isinstance(outcome, Accepted):

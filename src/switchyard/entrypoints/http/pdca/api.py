@@ -31,7 +31,7 @@ from switchyard.domain.pdca.strategies import (
     check_strategy_id,
     checked_strategy,
 )
-from switchyard.entrypoints.http.errors import REPLAYED, Header, WireResponse, json_response
+from switchyard.entrypoints.http.errors import REPLAYED, WireResponse, json_response
 from switchyard.entrypoints.http.pdca.calls import ANSWER_BYTES_MAX, Call, Counter, Endpoint, answering
 from switchyard.entrypoints.http.pdca.downloads import Downloads
 from switchyard.entrypoints.http.pdca.queries import LIST_PARAMETERS, PAGE_PARAMETERS, narrowed, page_of, strategy_query
@@ -174,14 +174,14 @@ class PdcaApi:
         created = await self._store.create(new, key, digest, strategies, call.tenants)
         accepted = created.request
         call.request_id = accepted.request_id
-        # Also for a repeat: the first one may have ended before the runner was told.
-        await self._office.submit(accepted)
-        headers: list[Header] = [(b"location", f"/pdca/recheck/{accepted.request_id}".encode())]
+        # It is stored from here on, so an error names it too.
+        call.headers = [*call.headers, (b"location", f"/pdca/recheck/{accepted.request_id}".encode())]
         if created.replayed:
             call.outcome = "replayed"
-            headers.append(REPLAYED)
-        body = AcceptedView(request_id=accepted.request_id, accepted_at=accepted.created_at)
-        return json_response(202, body, *headers)
+            call.headers.append(REPLAYED)
+        # Also for a repeat: the first one may have ended before the runner was told.
+        await self._office.submit(accepted)
+        return json_response(202, AcceptedView(request_id=accepted.request_id, accepted_at=accepted.created_at))
 
     async def _show_recheck(self, request: Request, call: Call) -> WireResponse:
         request_id = request.path_params["request_id"]

@@ -55,7 +55,7 @@ _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
 )
 # What a client may know of errors whose text is for the log.
 _MESSAGES = {
-    "AIRFLOW_DOWN": "Airflow does not answer; the request is stored and will be submitted later",
+    "AIRFLOW_DOWN": "Airflow does not answer; the request is stored (see Location) and will be submitted later",
     "UNAVAILABLE": "the service cannot answer now: repeat the request later, with the same Idempotency-Key if any",
     "INTERNAL_ERROR": "internal error",
     "IDEMPOTENCY_CONFLICT": "the Idempotency-Key was used with another body",
