@@ -18,7 +18,7 @@ def sync_folder(folder: Path) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Put the content in place of the file's; a crash leaves either the old content or the new."""
-    # A name that nobody can foresee, and a file that must be new: a link in its place would lead the content elsewhere.
+    # An unpredictable name, and a file that must be new: a link in its place would lead the content elsewhere.
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, FILE_MODE)
     try:

@@ -3,7 +3,7 @@
 A commit is written to the WAL that was opened. If that file, the database or the shared index (`-shm`) is renamed,
 removed or replaced meanwhile, SQLite goes on without an error, and what it commits is lost with the last open
 descriptor, or not seen by other processes. SQLite itself removes the WAL and its index only when the last connection
-closes, so while a connection is open any change of these files is made by somebody else.
+closes, so while a connection is open any change of these files comes from outside.
 """
 
 import ctypes
