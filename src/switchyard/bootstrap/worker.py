@@ -120,10 +120,9 @@ async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack
     settings, database = core.settings, core.database
     key_ttl = max(settings.idempotency_ttl, settings.do_key_ttl)
     worker = WorkerId("wrk_" + fresh_ulid(core.clock, core.randomness))
-    await database.liveness.hold(worker)
     declared = {name: class_text(venue.capabilities) for name, venue in core.venues.items()}
     lanes = core.lanes = HeldLanes(database.lanes, worker, core.clock, declared)
-    await lanes.join()
+    await lanes.join(database.liveness)
     dispatcher = Dispatcher(
         worker=worker,
         sequencer=core.sequencer,
