@@ -2,13 +2,20 @@
 
 import asyncio
 from datetime import timedelta
+from typing import cast
+
+import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.lanes import PATIENCE
+from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import AccountId, WorkerId
 from switchyard.domain.outbox import LANES, lane_of
+from switchyard.flow.sending import lanes as lanes_module
 from switchyard.flow.sending.lanes import STALE_SECONDS, Departures, HeldLanes
+from switchyard.ports.liveness import Liveness
+from tests.support.wrapped import Forwarding
 
 ME, OTHER = WorkerId("me"), WorkerId("other")
 
@@ -143,3 +150,24 @@ def test_a_lane_is_a_function_of_account_and_symbol() -> None:
     lanes = {lane_of(AccountId(f"acc{account}"), f"SYM{symbol}") for account in range(40) for symbol in range(40)}
     assert lanes == set(range(LANES))
     assert lane_of(AccountId("acc1"), "USDJPY") == 12, "rows in databases carry it: it must never change"
+
+
+async def test_a_worker_that_starts_waits_for_a_database_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lanes_module, "RENEW_SECONDS", 0.0)
+    clock = ManualClock()
+    database = MemoryDatabase(clock)
+    failures = 2
+
+    class Failing(Forwarding):
+        async def hold(self, worker: WorkerId) -> None:
+            nonlocal failures
+            failures -= 1
+            if failures >= 0:
+                raise JournalUnavailable("too many clients")
+            await self.port.hold(worker)
+
+    held = HeldLanes(database.lanes, ME, clock)
+    await held.join(cast(Liveness, Failing(database.liveness)))
+    assert len(held.usable()) == LANES

@@ -152,10 +152,9 @@ async def _start_dispatcher(
 ) -> Dispatcher:
     settings, database = core.settings, core.database
     worker = WorkerId("wrk_" + fresh_ulid(core.clock, core.randomness))
-    await database.liveness.hold(worker)
     declared = {name: class_text(venue.capabilities) for name, venue in core.venues.items()}
     lanes = core.lanes = HeldLanes(database.lanes, worker, core.clock, declared)
-    await lanes.join()
+    await lanes.join(database.liveness)
     dispatcher = Dispatcher(
         worker=worker,
         sequencer=core.sequencer,

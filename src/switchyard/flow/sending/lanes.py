@@ -6,11 +6,12 @@ from collections.abc import Hashable, Mapping
 
 import structlog
 
-from switchyard.domain.errors import DifferentDeclarations
+from switchyard.domain.errors import DifferentDeclarations, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import LANES
 from switchyard.ports.clock import Clock
 from switchyard.ports.lanes import NOTHING_DECLARED, Lanes, LaneShare
+from switchyard.ports.liveness import Liveness
 
 log = structlog.get_logger()
 
@@ -40,17 +41,18 @@ class HeldLanes:
         self._under_way: Counter[int] = Counter()
         self._renewed_at = float("-inf")
 
-    async def join(self) -> None:
-        """Register the worker; raises DifferentDeclarations where one with other declarations is running.
+    async def join(self, liveness: Liveness) -> None:
+        """Register the worker, with its lock; raises DifferentDeclarations where one with others is running.
 
         Another worker that is gone without a trace, with its machine, counts as running until it has been silent for
-        long enough.
+        long enough. A database that does not answer is waited for as long, then JournalUnavailable is raised.
         """
         began_at = self._clock.monotonic()
         while True:
             try:
+                await liveness.hold(self._worker)
                 return await self.renew()
-            except DifferentDeclarations as error:
+            except (DifferentDeclarations, Unavailable) as error:
                 if self._clock.monotonic() - began_at > JOIN_SECONDS:
                     raise
                 log.warning("worker_waits", error=str(error))
