@@ -82,7 +82,8 @@ class PostgresServer:
         """Start or restart; returns when the server accepts connections."""
         assert self._process is None, "the server is running"
         settings = {
-            "max_connections": "100",
+            # Tests run up to 12 processes at once, each with up to 13 connections (docs/operate/capacity.md).
+            "max_connections": "200",
             **self._settings,
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
