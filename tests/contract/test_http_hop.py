@@ -140,7 +140,7 @@ async def test_by_default_a_connection_carries_one_request_and_says_so() -> None
         for _ in range(3):
             answer = await asked(transport)
             assert isinstance(answer, BrokerResponse)
-            assert not answer.is_reused
+            assert not answer.may_be_unasked
         assert server.connections == 3
         assert {request.headers["connection"] for request in server.requests} == {"close"}
 
@@ -148,7 +148,7 @@ async def test_by_default_a_connection_carries_one_request_and_says_so() -> None
 async def test_a_response_on_a_connection_that_is_used_again_says_so() -> None:
     async with scripted_server(reply(200, {})) as server, transport_to(server.url, "reused") as transport:
         answers = [await asked(transport) for _ in range(3)]
-        assert [isinstance(each, BrokerResponse) and each.is_reused for each in answers] == [False, True, True]
+        assert [isinstance(each, BrokerResponse) and each.may_be_unasked for each in answers] == [False, True, True]
 
 
 class Listener:
@@ -246,7 +246,7 @@ async def test_a_spare_connection_is_discarded_if_something_arrives_before_the_r
 async def test_nothing_is_sent_on_a_connection_on_which_something_has_arrived(
     unasked: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport_module, "_is_silent", lambda protocol: True)
+    monkeypatch.setattr(transport_module._Connector, "_take_spare", lambda self: self._spares.pop()[0])
     with a_listener() as broker:
         async with transport_to(broker.url, "spare") as transport:
             assert transport._connector is not None

@@ -180,12 +180,31 @@ async def test_an_order_of_after_the_restore_ends_without_a_lookup(database: Dat
     assert ((await sweeping.state(order)).order.status, sweeping.venue.asked) == ("CANCELED", [])
 
 
-@pytest.mark.parametrize("kept", ["absent", "ended", "replaced by another system"])
+async def test_an_end_that_a_lookup_contradicts_waits(sweeping: Sweeping) -> None:
+    order = await sweeping.working()
+    await sweeping.receive(an_end(await sweeping.state(order)))  # of an order that the venue does not show
+    assert (await sweeping.state(order)).order.status == "WORKING"
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150),))
+    await sweeping.receive()
+    state = await sweeping.state(order)
+    assert (state.order.status, int(state.order.qty)) == ("WORKING", 150)
+
+
+async def test_the_amend_of_a_lost_order_whose_key_was_repeated_is_recorded(database: Database) -> None:
+    sweeping = Sweeping(database, restored_seq=1)
+    order = await sweeping.working()
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150),))
+    await sweeping.swept()
+    assert int((await sweeping.state(order)).order.qty) == 150
+    await check_replay(sweeping, order)
+
+
+@pytest.mark.parametrize("kept", ["ended", "replaced by another system"])
 async def test_an_end_that_the_venue_confirms_is_applied(sweeping: Sweeping, kept: str) -> None:
     order = await sweeping.working()
     if kept == "ended":
         sweeping.venue.show(order, "CANCELED")
-    elif kept != "absent":
+    else:
         show(sweeping, order, "WORKING", amends=(an_amend(VenueClientOrderId("of-a-person"), 150),))
     await sweeping.receive(an_end(await sweeping.state(order)))
     assert (await sweeping.state(order)).order.status == "CANCELED"

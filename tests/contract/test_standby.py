@@ -263,7 +263,7 @@ async def test_the_barrier_needs_no_privilege(servers: Replicated) -> None:
     await servers.on_primary(f"CREATE ROLE {role} LOGIN")
     await servers.on_primary(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
     reader = await Reader.open(servers.url.replace("postgres@", f"{role}@"))
-    await reader.barrier.wait(must_write=True)
+    await reader.barrier.wait(None, must_write=True)
     await reader.close()
 
 
@@ -291,3 +291,18 @@ async def test_a_promoted_standby_confirms_no_read_of_the_primary_before_it() ->
 
 async def _waits(servers: Replicated) -> bool:
     return bool(await servers.waits())
+
+
+async def test_a_commit_without_a_standby_is_shown_under_a_later_setting_only_once_the_standby_has_it(
+    servers: Replicated, database: PostgresDatabase
+) -> None:
+    await commit(database.journal, an_accept())
+    await database.journal.head(0)  # the setting of now is known
+    await asyncio.to_thread(servers.standby.stop)
+    await set_standby_names(servers.url, "")
+    change = an_accept()
+    await commit(database.journal, change)
+    await set_standby_names(servers.url, STANDBY)
+
+    with pytest.raises(JournalUnavailable):
+        await database.queries.order(change.orders[0].order_id)

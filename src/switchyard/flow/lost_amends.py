@@ -63,9 +63,11 @@ class LostAmends:
 
         Those of another system are left alone: a lost amend has an id of this installation.
         """
-        if not self._may_lack(state):
+        if not self.is_restored:
             return False
-        known = {row.venue_client_order_id for row in amend_rows(state) if row.status in SETTLED}
+        # An order of after the restore may repeat the key of a lost one; its own amends are settled by their sender.
+        is_newer = not self._may_lack(state)
+        known = {row.venue_client_order_id for row in amend_rows(state) if is_newer or row.status in SETTLED}
         lost = [amend for amend in found.amends if amend.client_order_id not in known]
         adopted = False
         for amend in lost:

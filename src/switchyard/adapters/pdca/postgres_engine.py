@@ -51,11 +51,12 @@ class PostgresEngine:
             command_timeout=READ_SECONDS_MAX,
             server_settings=SERVER_SETTINGS,
         )
-        return cls(pool, ReadBarrier(url))
+        return cls(pool, ReadBarrier(url, pool.expire_connections))
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator["_PostgresSession"]:
         """A read-only transaction at one snapshot; at its end the synchronous standby has what was read."""
+        since = self._barrier.timeline
         async with self._connection() as connection:
             transaction = connection.transaction(isolation="repeatable_read", readonly=True)
             await transaction.start()
@@ -65,13 +66,14 @@ class PostgresEngine:
                 if not connection.is_closed():
                     await transaction.rollback()
         try:
-            await self._barrier.wait()
+            await self._barrier.wait(since)
         except JournalUnavailable as error:
             raise PdcaUnavailable(str(error)) from error
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator["_PostgresSession"]:
         """A transaction that is flushed to the disk, and to that of the synchronous standby, at its end."""
+        since = self._barrier.timeline
         async with self._connection() as connection:
             transaction = connection.transaction()
             await transaction.start()
@@ -87,7 +89,7 @@ class PostgresEngine:
                 raise OutcomeUnknown(f"the answer to a commit was lost: {error!r}") from error
         try:
             # A transaction that only read, such as one that found a repeated key, has not waited for the standby.
-            await self._barrier.wait()
+            await self._barrier.wait(since)
         except JournalUnavailable as error:
             raise OutcomeUnknown(str(error)) from error
 

@@ -64,7 +64,8 @@ class AppendArguments(NamedTuple):
 ANOTHER_HISTORY = "SY001"
 _NAMED = ", ".join(f"{name} => ${place}" for place, name in enumerate(AppendArguments._fields, 1))
 APPEND = f"""
-SELECT seq_before, conflicts, taken, killed, breaches, head_epoch, head_seq, head_hash FROM append_group({_NAMED})
+SELECT seq_before, conflicts, taken, killed, breaches, head_epoch, head_seq, head_hash,
+    current_setting('synchronous_standby_names') AS standby_names FROM append_group({_NAMED})
 """
 
 

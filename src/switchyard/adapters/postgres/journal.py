@@ -150,7 +150,8 @@ class PostgresJournal:
                     self._connection.terminate()
                     self._connection = None
                 raise
-            self._note_head(shard, Head(result["head_epoch"], result["head_seq"], result["head_hash"]))
+            head = Head(result["head_epoch"], result["head_seq"], result["head_hash"])
+            self._note_head(shard, head, result["standby_names"])
         return outcomes_of(changes, result)
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
@@ -200,10 +201,11 @@ class PostgresJournal:
 
     async def open_epoch(self, above_epoch: int, above_seq: int, now: datetime, marker: Cursor | None = None) -> Head:
         """Start an epoch above both numbers and above all of the database; later events carry it."""
+        since = self._reader.barrier.timeline
         async with self._turn:
             connection = await self._connected()
             head = self._seen[0] = await identity.open_epoch(connection, above_epoch, above_seq, now, marker)
-        await self._reader.barrier.wait()
+        await self._reader.barrier.wait(since)
         return head
 
     async def close(self) -> None:
@@ -215,15 +217,16 @@ class PostgresJournal:
 
     async def _page(self, sql: str, shard: int, after_seq: int, limit: int) -> list[Record]:
         """A page of events, once the synchronous standby has it; an empty page proves nothing."""
+        since = self._reader.barrier.timeline
         records = await self._reader.unconfirmed_rows(sql, shard, after_seq, min(limit, PAGE_MAX))
         if records:
-            await self._reader.barrier.wait()
+            await self._reader.barrier.wait(since)
         return records
 
-    def _note_head(self, shard: int, head: Head) -> None:
+    def _note_head(self, shard: int, head: Head, standby_names: str) -> None:
         """Note the head after an append, which locked it: the standby has everything up to it."""
         self._seen[shard] = head
-        self._reader.barrier.note_committed(f"{shard}:{head.epoch}:{head.seq}:{head.hash}")
+        self._reader.barrier.note_committed(f"{shard}:{head.epoch}:{head.seq}:{head.hash}", standby_names)
 
     async def _settle(self, arguments: AppendArguments) -> Record:
         """Call until the outcome is known: a repeated group id gets the stored outcome of the first call."""

@@ -51,13 +51,14 @@ class PostgresKeyStore:
 
     async def entry(self, account: AccountId, operation: str, key: str) -> KeyEntry | None:
         """The entry of a key, expired or not; None if there is none."""
+        since = self._reader.barrier.timeline
         records = await self._reader.unconfirmed_rows(_ENTRY, account, operation, key)
         if not records:
             return None  # no proof of anything: the append decides
         entry = KeyEntry(**records[0])
         try:
             # The keys of requests without an order are written without an event.
-            await self._reader.barrier.wait(must_write=not entry.order_id)
+            await self._reader.barrier.wait(since, must_write=not entry.order_id)
         except JournalUnavailable as error:
             # 'Unavailable' would mean that the request has no order.
             raise OutcomeUnknown(str(error)) from error

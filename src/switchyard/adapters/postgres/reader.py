@@ -8,6 +8,7 @@ everything that was visible before. It has a connection of its own and changes n
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
@@ -71,8 +72,17 @@ def is_local_only(message: asyncpg.PostgresLogMessage) -> bool:
 class ReadBarrier:
     """Coalesces the waits of concurrent reads: one check runs, and those that arrive meanwhile share the next one."""
 
-    def __init__(self, url: str, heads: str = NO_HEADS, *, seconds_max: float = CONFIRM_SECONDS_MAX) -> None:
+    def __init__(
+        self,
+        url: str,
+        on_promotion: Callable[[], Awaitable[None]],
+        heads: str = NO_HEADS,
+        *,
+        seconds_max: float = CONFIRM_SECONDS_MAX,
+    ) -> None:
+        """`on_promotion`: closes the connections of reads, which may still lead to the primary of before."""
         self._url = url
+        self._on_promotion = on_promotion
         self._sql = _CHECK.format(heads=heads)
         self._seconds_max = seconds_max
         self._connection: Connection | None = None
@@ -86,26 +96,25 @@ class ReadBarrier:
         self._heads: str | None = None
         """The setting `synchronous_standby_names`, and the newest heads that were confirmed; those of an older setting
         count for nothing."""
-        self._timeline: str | None = None
-        """Of the server that confirmed the last check; a promotion begins a new one."""
+        self.timeline: str | None = None
+        """Of the server that confirmed the last check; a promotion begins a new one. To be noted before a read."""
 
-    def note_committed(self, heads: str) -> None:
-        """Take the heads after an append that the standby has confirmed as known."""
-        self._heads = heads
+    def note_committed(self, heads: str, names: str) -> None:
+        """Take the heads after an append as known, if its commit waited for the standbys of the last check."""
+        self._heads = heads if names == self._names else None
 
-    async def wait(self, *, must_write: bool = False) -> None:
+    async def wait(self, since: str | None, *, must_write: bool = False) -> None:
         """Return when the synchronous standby has everything that was visible before this call.
 
-        `must_write` is for rows that are written without an event. Raises JournalUnavailable if the standby does not
-        confirm in time.
+        `since`: the timeline before the read. `must_write` is for rows that are written without an event. Raises
+        JournalUnavailable if the standby does not confirm in time, or was promoted since the read began.
         """
         self._must_write = self._must_write or must_write
         if self._next is None:
             self._next = asyncio.create_task(self._check())
             self._next.add_done_callback(_note_error)
-        timeline = self._timeline
         await asyncio.shield(self._next)
-        if timeline not in (None, self._timeline):
+        if since not in (None, self.timeline):
             # The read was on the primary of before: that its successor confirms says nothing about it.
             raise JournalUnavailable("another server was promoted after the read: repeat the request")
 
@@ -145,7 +154,10 @@ class ReadBarrier:
         found = await self._connection.fetchrow(self._sql, self._names, known, must_write, timeout=seconds_max)
         if self._is_local_only:
             return False
-        self._names, self._timeline = found["names"], found["timeline"]
+        self._names = found["names"]
+        if self.timeline not in (None, found["timeline"]):
+            await self._on_promotion()
+        self.timeline = found["timeline"]
         if self._heads == known:  # no append of this process has ended meanwhile, with newer heads
             self._heads = found["heads"]
         return True
@@ -182,12 +194,13 @@ class Reader:
             command_timeout=READ_SECONDS_MAX,
             server_settings=SERVER_SETTINGS,
         )
-        return cls(pool, ReadBarrier(url, heads))
+        return cls(pool, ReadBarrier(url, pool.expire_connections, heads))
 
     async def rows(self, sql: str, *values: Any) -> list[Record]:
         """All rows of a bounded query, once the synchronous standby has them; raises JournalUnavailable."""
+        since = self.barrier.timeline
         records = await self.unconfirmed_rows(sql, *values)
-        await self.barrier.wait()
+        await self.barrier.wait(since)
         return records
 
     async def unconfirmed_rows(self, sql: str, *values: Any) -> list[Record]:

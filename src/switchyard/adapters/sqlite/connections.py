@@ -138,17 +138,19 @@ class Connections:
             self._files.check()
 
     def _run_checkpoints(self) -> None:
-        connection = connect(self._path)
+        connection: apsw.Connection | None = None
         pause = LOOK_SECONDS
         while not self._closing.wait(pause):
             try:
+                connection = connection or connect(self._path)
                 self._checkpoint(connection)
                 pause = LOOK_SECONDS
             except apsw.Error as error:
                 # The next checkpoint continues where this one stopped.
                 log.warning("wal_checkpoint_failed", path=str(self._path), error=str(error))
                 pause = RETRY_SECONDS
-        connection.close()
+        if connection is not None:
+            connection.close()
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
         """Copy the WAL into the database if it has grown, without a lock that a commit needs."""

@@ -3,11 +3,13 @@
 A commit is written to the WAL that was opened. If that file, the database or the shared index (`-shm`) is renamed,
 removed or replaced meanwhile, SQLite goes on without an error, and what it commits is lost with the last open
 descriptor, or not seen by other processes. SQLite itself removes the WAL and its index only when the last connection
-closes, so while a connection is open any change of these files comes from outside.
+closes, and shortens no file before that, so while a connection is open any such change comes from outside. A file that
+got shorter was cut, or a copy is being written over it.
 """
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,10 +18,11 @@ from switchyard.domain.errors import JournalBroken
 SUFFIXES = ("", "-wal", "-shm")
 
 _AT_FDCWD = -100
-_STATX_INO = 0x100
+_STATX_INO_AND_SIZE = 0x100 | 0x200
 # The layout of `struct statx` is the same on every architecture: the inode number, the device's major and minor number.
 _STATX_SIZE = 256
 _INODE = slice(32, 40)
+_SIZE = slice(40, 48)
 _DEVICE = slice(136, 144)
 
 
@@ -28,14 +31,19 @@ class OpenFiles:
 
     def __init__(self, path: Path) -> None:
         self._paths = [os.fsencode(path.absolute()) + suffix.encode() for suffix in SUFFIXES]
-        self._opened = [_identity(path) for path in self._paths]
+        self._opened = [_look(path) for path in self._paths]
+        self._sizes = [0 if look is None else look[1] for look in self._opened]
 
     @property
     def problem(self) -> str | None:
-        """Which file is no longer under its path; None while all are."""
-        for path, opened in zip(self._paths, self._opened, strict=True):
-            if opened is None or _identity(path) != opened:
+        """Which file is no longer under its path, or got shorter; None while all are as they should be."""
+        for number, (path, opened) in enumerate(zip(self._paths, self._opened, strict=True)):
+            found = _look(path)
+            if opened is None or found is None or found[0] != opened[0]:
                 return f"{os.fsdecode(path)} was moved, removed or replaced while this process had it open"
+            if found[1] < self._sizes[number]:
+                return f"{os.fsdecode(path)} got shorter while this process had it open"
+            self._sizes[number] = found[1]
         return None
 
     def check(self) -> None:
@@ -48,15 +56,19 @@ class OpenFiles:
             )
 
 
-def _stat(path: bytes) -> object:
+Look = tuple[object, int]
+"""The identity of a file, and its size."""
+
+
+def _stat(path: bytes) -> Look | None:
     try:
         found = Path(os.fsdecode(path)).stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return (found.st_dev, found.st_ino), found.st_size
 
 
-def _statx() -> Callable[[bytes], object]:
+def _statx() -> Callable[[bytes], Look | None]:
     """Return a look at a file that keeps the interpreter lock.
 
     `os.stat` releases the lock, and under load a thread waits for milliseconds to get it back; this takes 2 µs.
@@ -65,16 +77,17 @@ def _statx() -> Callable[[bytes], object]:
     statx = ctypes.PyDLL(None).statx
     buffer_type = ctypes.c_char * _STATX_SIZE
 
-    def look(path: bytes) -> object:
+    def look(path: bytes) -> Look | None:
         found = buffer_type()
-        if statx(_AT_FDCWD, path, 0, _STATX_INO, found):
+        if statx(_AT_FDCWD, path, 0, _STATX_INO_AND_SIZE, found):
             return None
-        return found.raw[_DEVICE], found.raw[_INODE]
+        raw = found.raw
+        return (raw[_DEVICE], raw[_INODE]), int.from_bytes(raw[_SIZE], sys.byteorder)
 
     return look
 
 
 try:
-    _identity = _statx()
+    _look = _statx()
 except AttributeError:  # not Linux, or a C library without it
-    _identity = _stat
+    _look = _stat

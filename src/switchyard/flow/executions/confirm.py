@@ -96,7 +96,9 @@ class ConfirmedEnds:
             found = await self._venue.find_by_client_order_id(current_id(state.order))
         except VenueUnavailable as error:
             return error
-        # An order that the venue reports on and no longer shows has ended as reported.
+        if found is None and self._venue.capabilities.lookup == "all":
+            # It shows ended orders too, so it contradicts its own report: what became of the order is not known yet.
+            return VenueUnavailable(f"{self._venue.name} reports on {state.order.order_id} and does not show it")
         if found is not None:
             await self._amends.adopt(state, found)
         return None

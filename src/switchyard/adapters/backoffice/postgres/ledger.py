@@ -73,7 +73,7 @@ class PostgresLedger:
             command_timeout=READ_SECONDS_MAX,
             server_settings={**SERVER_SETTINGS, "search_path": name},
         )
-        return cls(pool, ReadBarrier(url))
+        return cls(pool, ReadBarrier(url, pool.expire_connections))
 
     async def close(self) -> None:
         """Finish what is in progress and disconnect."""
@@ -139,10 +139,11 @@ class PostgresLedger:
 
     async def enter(self, wanted: ManualEntry, at: datetime) -> Entered:
         """Book an entry by a person."""
+        since = self._barrier.timeline
         async with self._connection() as connection:
             entered = await posting.enter(connection, wanted, at)
         # Unlike the entries of events, it cannot be booked again from the journal.
-        await self._confirm()
+        await self._confirm(since)
         return entered
 
     async def carry(self, entry: LedgerEntry) -> None:
@@ -152,9 +153,10 @@ class PostgresLedger:
 
     async def adopt(self, adoption: Adoption, source: str, position: SourcePosition) -> int:
         """Follow the journal of a new epoch."""
+        since = self._barrier.timeline
         async with self._connection() as connection:
             orphans = await posting.adopt(connection, adoption, source, position)
-        await self._confirm()
+        await self._confirm(since)
         return orphans
 
     async def adoptions(self) -> list[Adoption]:
@@ -179,10 +181,10 @@ class PostgresLedger:
                 return []
         return found
 
-    async def _confirm(self) -> None:
-        """Return when the synchronous standby has what was written."""
+    async def _confirm(self, since: str | None) -> None:
+        """Return when the synchronous standby has what was written since that timeline was noted."""
         try:
-            await self._barrier.wait()
+            await self._barrier.wait(since)
         except JournalUnavailable as error:
             raise LedgerUnavailable(str(error)) from error
 

@@ -67,7 +67,8 @@ def _if_answered(
 ) -> SendOutcome:
     """The outcome, or doubt if a rejection or a 429 may be the answer to another request.
 
-    It is the answer to this one if it names its id, or if the connection carried nothing else. What a request that was
+    It is the answer to this one if it names its id, or if the connection carried nothing else and the broker has never
+    sent anything unasked. What a request that was
     answered by mistake did at the broker is unknown; only where a repeated id is never executed again may that be
     ignored.
     """
@@ -78,9 +79,9 @@ def _if_answered(
     if named is not None:
         return outcome if named == client_id else Ambiguous("UNKNOWN", "the answer names another order")
     shown = decoded(exchange.body, OrderResponse) if problem is None else problem.order
-    if not exchange.is_reused or rules.dedupes_permanently or (shown is not None and _names(client_id, shown)):
+    if not exchange.may_be_unasked or rules.dedupes_permanently or (shown is not None and _names(client_id, shown)):
         return outcome
-    return Ambiguous("UNKNOWN", f"HTTP {exchange.status} does not name the order and may answer an earlier request")
+    return Ambiguous("UNKNOWN", f"HTTP {exchange.status} does not name the order and may answer another request")
 
 
 def _names(client_id: VenueClientOrderId, answer: OrderResponse) -> bool:

@@ -20,6 +20,7 @@ from typing import Final
 
 import aiohttp
 import msgspec
+import structlog
 from aiohappyeyeballs import AddrInfoType
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
@@ -30,6 +31,8 @@ from switchyard.adapters.system_clock import boot_seconds
 from switchyard.adapters.venues.wire import TIME_HEADER
 from switchyard.domain.reasons import AmbiguousCode, UnsentCode
 from switchyard.ports.venue import OnDeparture, ignore_departure
+
+log = structlog.get_logger()
 
 # Covers the name lookup, the TCP and TLS handshakes and the wait for a free connection. Nothing is sent before that, so
 # a time-out here is proven unsent. Shorter than the send deadline of an IOC order (2.5 s).
@@ -63,8 +66,9 @@ class BrokerResponse(msgspec.Struct, frozen=True):
     """The peer that the connection led to."""
     is_cached: bool = False
     """Whether a cache on the way says that it answered instead of the broker."""
-    is_reused: bool = False
-    """Whether the connection carried another request before, so that this may be a second response to that one."""
+    may_be_unasked: bool = False
+    """Whether this may not be the response to the request: the connection carried another one before, or the broker has
+    sent something that was not asked for, with this response or on another connection."""
 
 
 class NotSent(msgspec.Struct, frozen=True):
@@ -100,10 +104,11 @@ class _Departure:
         self.has_departed = False
         self._begun_at = boot_seconds()
         self.transport: asyncio.BaseTransport | None = None
+        self.protocol: ResponseHandler | None = None
         self.is_reused = False
 
     def note(self) -> None:
-        """Record that the first byte is about to be written; raises TimeoutError if the connect deadline has passed.
+        """Record that the first byte is about to be written; raises if the connect deadline has passed or bytes came.
 
         After a pause of the process the connection may complete in the same loop turn in which the deadline passes;
         without this check the request would still be sent. The loop's own clock stands still while the machine is
@@ -114,6 +119,8 @@ class _Departure:
             raise TimeoutError
         if boot_seconds() - self._begun_at > CONNECT_SECONDS:
             raise TimeoutError
+        if self.protocol is None or not _is_silent(self.protocol):
+            raise ConnectionError("something arrived before the request was sent")
         self.has_departed = True
         self._deadline.reschedule(asyncio.get_running_loop().time() + self._response_seconds)
         # A task that this wakes runs in a later turn of the loop, after the bytes are written.
@@ -161,6 +168,8 @@ class _Connector(aiohttp.TCPConnector):
         # With the time at which each was opened, oldest first.
         self._spares: deque[tuple[ResponseHandler, float]] = deque()
         self._opening: set[asyncio.Task[None]] = set()
+        self.has_unasked = False
+        """Whether the broker has ever sent something that was not asked for: any response may be another such one."""
         self._upkeep = self._loop.create_task(self._keep_spares()) if self._spares_min else None
 
     async def connect(
@@ -177,9 +186,10 @@ class _Connector(aiohttp.TCPConnector):
         while True:
             departure.is_reused = False  # aiohttp's trace sets it
             connection = await super().connect(req, traces, timeout)
-            departure.transport, protocol = connection.transport, connection.protocol
-            if protocol is not None and not protocol.should_close and (not departure.is_reused or _is_silent(protocol)):
+            departure.transport, departure.protocol = connection.transport, connection.protocol
+            if departure.protocol is not None and _is_silent(departure.protocol):
                 return connection
+            self.note_unasked(departure.protocol)
             connection.close()
             if not departure.is_reused:
                 raise ConnectionError("something arrived before the request was sent")
@@ -201,8 +211,16 @@ class _Connector(aiohttp.TCPConnector):
             protocol, opened_at = self._spares.pop()
             if boot_seconds() - opened_at <= self._idle_seconds and _is_silent(protocol):
                 return protocol
+            self.note_unasked(protocol)
             protocol.abort()
         return None
+
+    def note_unasked(self, protocol: ResponseHandler | None) -> None:
+        """Look whether something has arrived on the connection that was not asked for."""
+        # Bytes without a request are in the tail; a second response is in the queue of messages.
+        if not self.has_unasked and protocol is not None and (protocol._tail or protocol._buffer):
+            self.has_unasked = True
+            log.error("unasked_response", url=str(self._opening_request.url.origin()))
 
     def _open_spare(self) -> None:
         if len(self._spares) + len(self._opening) < self._spares_max:
@@ -222,6 +240,8 @@ class _Connector(aiohttp.TCPConnector):
     async def _keep_spares(self) -> None:
         while True:
             now = boot_seconds()
+            for protocol, _ in self._spares:
+                self.note_unasked(protocol)
             while self._spares and now - self._spares[0][1] > self._idle_seconds:
                 self._spares.popleft()[0].abort()
             fresh_since = now - self._idle_seconds + REPLACED_AHEAD_SECONDS
@@ -345,6 +365,7 @@ class Transport:
                     address = departure.address  # the pool takes the connection back with the last byte
                     content = await _read(response, bytes_max)
                     is_complete = True
+                    self._connector.note_unasked(departure.protocol)
                     headers_read = response.headers
                     return BrokerResponse(
                         response.status,
@@ -354,7 +375,7 @@ class Transport:
                         date=headers_read.get("Date"),
                         address=address,
                         is_cached=headers_read.get("Age", "0").strip() != "0",
-                        is_reused=departure.is_reused,
+                        may_be_unasked=departure.is_reused or self._connector.has_unasked,
                     )
         except Exception as error:
             # For every kind of error, the outcome depends only on whether the request was sent.

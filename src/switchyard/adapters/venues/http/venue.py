@@ -359,7 +359,8 @@ class HttpVenue(OneByOne):
         elif isinstance(exchange, BrokerResponse) and exchange.status == 404:
             problem = decoded(exchange.body, ErrorResponse)
             # Any other 404 may come from a proxy or a wrong path and says nothing about the order.
-            if problem is not None and problem.error == UNKNOWN_ORDER and problem.client_order_id in (None, client_id):
+            named = () if problem is None or problem.error != UNKNOWN_ORDER else (problem.client_order_id,)
+            if client_id in named or (None in named and not exchange.may_be_unasked):
                 return None
         raise self._unavailable(exchange)
 
