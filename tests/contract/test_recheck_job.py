@@ -162,12 +162,19 @@ async def test_a_kill_without_an_account_is_a_restriction_of_every_account(site:
 async def test_one_account_cannot_use_up_the_kills_of_others(
     site: RecheckSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("switchyard.flow.pdca.enforce.RESTRICTIONS_MAX", 1)
+    monkeypatch.setattr("switchyard.flow.kill.switch.AUTOMATIC_ACCOUNT_KILLS_MAX", 1)
     other = KillRequest(account=ACCOUNT, strategy="another", mode="reduce_only", by="pdca", reason="unhealthy")
-    await site.switch.set(other)
+    await site.switch.set_by_program(other)
     result = await rechecked(site, a_request())
-    assert (result.health, result.enforced) == ("unhealthy", None)
-    assert len(await site.database.kills.active()) == 1
+    assert (result.health, result.enforced) == ("unhealthy", "reduce_only")
+    # Not one more strategy: the whole account, also under labels that it has not used yet.
+    _, kill = await site.database.kills.active()
+    assert (kill.account_id, kill.strategy, kill.mode) == (ACCOUNT, None, "reduce_only")
+    assert STRATEGY in kill.set_reason
+    await site.switch.set_by_program(msgspec.structs.replace(other, strategy="third"))
+    assert len(await site.database.kills.active()) == 2
+    theirs = await site.switch.set_by_program(msgspec.structs.replace(other, account=AccountId("other")))
+    assert theirs.strategy == "another"
 
 
 async def test_a_strategy_that_was_deleted_or_has_no_account_is_not_restricted(site: RecheckSite) -> None:

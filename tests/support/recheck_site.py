@@ -85,7 +85,7 @@ class RecheckSite:
 
     async def _restrict(self, account: AccountId, strategy: str, reason: str, kill_id: KillId) -> Kill:
         request = KillRequest(account=account, strategy=strategy, mode="reduce_only", by="pdca", reason=reason)
-        return await self.switch.set(request, new_id=kill_id)
+        return await self.switch.set_by_program(request, new_id=kill_id)
 
     async def trade(self, strategy: str = STRATEGY) -> None:
         """Write the orders and fills of the hand-worked strategy, in the order of their times, and book them."""

@@ -280,9 +280,44 @@ async def test_the_number_of_active_kills_is_bounded(monkeypatch: pytest.MonkeyP
     for symbol in ("A", "B"):
         await switch.set(KillRequest(symbol=symbol, by="ann", reason="drill"))
 
-    with pytest.raises(TooManyKills):
+    with pytest.raises(TooManyKills, match=r"set by people.*clear some.*a kill of everything can still be set"):
         await switch.set(KillRequest(symbol="C", by="ann", reason="drill"))
     assert (await switch.set(EVERYTHING)).is_active  # there is always room for this one
+    # Nor do people take the room of programs.
+    assert (await switch.set_by_program(automatic(1))).is_active
+
+
+def automatic(account: int, strategy: str = "s") -> KillRequest:
+    return KillRequest(
+        account=AccountId(f"acc-{account}"), strategy=strategy, by="switchyard repeated executions", reason="fills"
+    )
+
+
+async def test_programs_stop_whole_accounts_when_their_kills_are_many_and_leave_room_for_people(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("switchyard.flow.kill.switch.ACTIVE_KILLS_MAX", 1)
+    monkeypatch.setattr("switchyard.flow.kill.switch.AUTOMATIC_STRATEGY_KILLS_MAX", 2)
+    monkeypatch.setattr("switchyard.flow.kill.switch.AUTOMATIC_KILLS_MAX", 4)
+    switch = the_switch(Sending(BatchVenue("permanent")))
+
+    kills = [await switch.set_by_program(automatic(number)) for number in range(4)]
+
+    assert [kill.strategy for kill in kills] == ["s", "s", None, None]
+    assert "strategy s: fills" in kills[-1].set_reason
+    assert await switch.set_by_program(automatic(3, "another")) == kills[3]  # it is stopped already
+    with pytest.raises(TooManyKills, match="4 kills set by programs"):
+        await switch.set_by_program(automatic(4))
+    assert (await switch.set(KillRequest(account=AccountId("acc-4"), by="ann", reason="drill"))).is_active
+
+
+async def test_a_program_that_stops_everything_twice_sets_one_kill() -> None:
+    switch = the_switch(Sending(BatchVenue("permanent")))
+    first, second = [
+        await switch.set_by_program(KillRequest(everything=True, by="switchyard sent ids", reason=f"{count} ids"))
+        for count in (3, 5)
+    ]
+    assert first == second
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,15 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import cast
 
+import pytest
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from switchyard.adapters.memory.clock import START
+from switchyard.domain.errors import TooManyKills
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, KillId, OrderId
+from switchyard.domain.kills import REPEATED_EXECUTIONS, Kill
 from switchyard.domain.orders import Order
 from switchyard.flow.risk.repeated import RepeatedExecutions
 from switchyard.ports.journal import Head, Journal
@@ -25,6 +29,7 @@ class Market:
     def __init__(self) -> None:
         self.suspended: list[tuple[AccountId, str]] = []
         self.kill_ids: list[KillId] = []
+        self.is_full = False
         self._events: list[JournalEvent] = []
         self._orders: dict[OrderId, Order] = {}
         self.throttle = RepeatedExecutions(
@@ -44,9 +49,20 @@ class Market:
     async def order(self, order_id: OrderId) -> Order | None:
         return self._orders.get(order_id)
 
-    async def _suspend(self, account: AccountId, strategy: str, _reason: str, kill_id: KillId) -> None:
+    async def _suspend(self, account: AccountId, strategy: str, reason: str, kill_id: KillId) -> Kill:
+        if self.is_full:
+            raise TooManyKills(1_000, "programs", "clear some")
         self.suspended.append((account, strategy))
         self.kill_ids.append(kill_id)
+        return Kill(
+            kill_id=kill_id,
+            account_id=account,
+            strategy=strategy,
+            set_by=REPEATED_EXECUTIONS,
+            set_reason=reason,
+            set_at=START,
+            version=1,
+        )
 
     def add(self, seconds: float, strategy: str | None = "s", account: str = "acc-1", status: str = "FILLED") -> None:
         """An order of the strategy changes its status."""
@@ -125,3 +141,31 @@ async def test_fills_before_the_start_do_not_count() -> None:
         one.add(number)
     await one.throttle.start()
     assert await one.counted() == []
+
+
+async def test_without_room_for_a_kill_it_logs_once_and_the_next_fill_tries_again() -> None:
+    one = await market()
+    one.is_full = True
+    for seconds in range(MAX):
+        one.add(seconds)
+        one.add(seconds, account="acc-2")
+    with capture_logs() as logs:
+        assert await one.counted() == []
+    assert [line["event"] for line in logs] == ["strategy_not_suspended"]
+
+    one.is_full = False
+    one.add(MAX)
+    assert await one.counted() == [("acc-1", "s")]
+
+
+async def test_an_account_with_many_labels_does_not_displace_the_fills_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("switchyard.flow.risk.repeated.STRATEGIES_MAX", 4)
+    one = await market()
+    for number in range(MAX - 1):
+        one.add(number)
+    for number in range(20):
+        one.add(MAX, account="acc-2", strategy=f"s{number}")
+    one.add(MAX)
+    assert await one.counted() == [("acc-1", "s")]

@@ -13,6 +13,7 @@ from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.changes import Change
 from switchyard.domain.ids import AccountId, Installation, KillId, VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.kills import REPEATED_EXECUTIONS, SENT_IDS, Kill
 from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
@@ -134,16 +135,14 @@ class Core:
             venues=settings.venue_names,
         )
 
-    async def stop_everything(self, watcher: str, reason: str) -> None:
-        """Set a kill of everything in the name of one of Switchyard's own watchers."""
-        await self.kill_switch.set(KillRequest(everything=True, by=f"switchyard {watcher}", reason=reason))
+    async def stop_everything(self, reason: str) -> None:
+        """Set a kill of everything in the name of the watcher of sent ids."""
+        await self.kill_switch.set_by_program(KillRequest(everything=True, by=SENT_IDS, reason=reason))
 
-    async def suspend_strategy(self, account: AccountId, strategy: str, reason: str, kill_id: KillId) -> None:
+    async def suspend_strategy(self, account: AccountId, strategy: str, reason: str, kill_id: KillId) -> Kill:
         """Set a kill of an account's strategy in the name of the repeated-execution throttle."""
-        await self.kill_switch.set(
-            KillRequest(account=account, strategy=strategy, by="switchyard repeated executions", reason=reason),
-            new_id=kill_id,
-        )
+        request = KillRequest(account=account, strategy=strategy, by=REPEATED_EXECUTIONS, reason=reason)
+        return await self.kill_switch.set_by_program(request, new_id=kill_id)
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start the clock and the sequencer, which all other stages need; both stop last, before the traces."""

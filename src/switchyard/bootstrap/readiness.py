@@ -10,6 +10,7 @@ from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.pdca import PdcaOffice
 from switchyard.bootstrap.venue_states import venue_states
 from switchyard.bootstrap.venues import clock_offset_of
+from switchyard.domain.kills import AUTOMATIC_KILLS_MAX
 from switchyard.domain.readiness import Check
 from switchyard.flow.health.readiness import (
     DATABASE,
@@ -77,6 +78,11 @@ async def _check_process(core: Core) -> Check:
         return Check("process", "failed", "it is stopping")
     if core.lease is not None and core.lease.lost_to is not None:
         return Check("process", "degraded", f"a copy of this database is running: {core.lease.lost_to}")
+    if core.kills.automatic_count >= AUTOMATIC_KILLS_MAX:
+        detail = (
+            f"programs have set {AUTOMATIC_KILLS_MAX} kills, the maximum, and can stop no further strategy: clear some"
+        )
+        return Check("process", "degraded", detail)
     return Check("process", "ok", "it accepts requests")
 
 

@@ -13,13 +13,13 @@ from switchyard.bootstrap.pdca import PdcaOffice, open_pdca_store
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.ids import AccountId, KillId
-from switchyard.domain.kills import Kill
+from switchyard.domain.kills import PDCA, Kill
 from switchyard.domain.pdca.metrics.health import Minimum
 from switchyard.domain.pdca.requests import RecheckRequest
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
 from switchyard.flow.pdca.dispatch import Dispatch
 from switchyard.flow.pdca.embedded import EmbeddedRunner
-from switchyard.flow.pdca.enforce import SET_BY, Enforcement, enforce_nothing
+from switchyard.flow.pdca.enforce import Enforcement, enforce_nothing
 from switchyard.flow.pdca.fills import LedgerFills, NoBooks
 from switchyard.flow.pdca.recheck import Recheck, RecheckRules
 from switchyard.flow.pdca.worker import RecheckWorker
@@ -54,8 +54,8 @@ def recheck_worker(
     chosen = settings.rechecks
 
     async def restrict(account: AccountId, strategy: str, reason: str, kill_id: KillId) -> Kill:
-        request = KillRequest(account=account, strategy=strategy, mode="reduce_only", by=SET_BY, reason=reason)
-        return await kill_switch.set(request, new_id=kill_id)
+        request = KillRequest(account=account, strategy=strategy, mode="reduce_only", by=PDCA, reason=reason)
+        return await kill_switch.set_by_program(request, new_id=kill_id)
 
     recheck = Recheck(
         journal=database.journal,

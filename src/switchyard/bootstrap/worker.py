@@ -48,7 +48,7 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
         journal=core.database.journal,
         queries=core.database.queries,
         metrics=core.metrics,
-        trip=partial(core.stop_everything, "sent ids"),
+        trip=core.stop_everything,
     )
     await sent_ids.start()
     core.health.watch(map(partial(_breaker, core), core.settings.venues))

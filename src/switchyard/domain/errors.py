@@ -78,6 +78,7 @@ Defects are not in the tree: `ImpossibleStep` (domain/lifecycle.py), `Contention
 """
 
 from datetime import timedelta
+from typing import Literal
 
 
 class SwitchyardError(Exception):
@@ -171,8 +172,8 @@ class TooManyKills(RequestError):
 
     reason = "TOO_MANY_KILLS"
 
-    def __init__(self, count_max: int) -> None:
-        super().__init__(f"{count_max} kills are active, the maximum: clear some, or set one with a wider scope")
+    def __init__(self, count_max: int, set_by: Literal["people", "programs"], next_step: str) -> None:
+        super().__init__(f"{count_max} kills set by {set_by} are active, the maximum: {next_step}")
 
 
 class IdempotencyConflict(RequestError):

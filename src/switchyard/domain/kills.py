@@ -24,8 +24,20 @@ OrderFate = Literal[
     "PENDING",  # not known yet
 ]
 
-# Every accept and every claim is compared with all active kills, so their number is bounded.
+# Every accept and every claim is compared with all active kills, so their number is bounded: this many of people, and
+# as many of programs. They are counted apart, so that neither takes the room of the other.
 ACTIVE_KILLS_MAX: Final = 1_000
+AUTOMATIC_KILLS_MAX: Final = 1_000
+# Beyond this many of all accounts a program stops the whole account: the other half is for accounts that come later.
+AUTOMATIC_STRATEGY_KILLS_MAX: Final = 500
+# Beyond this many of one account too: an account that chooses new labels must not use up the room of other accounts.
+AUTOMATIC_ACCOUNT_KILLS_MAX: Final = 50
+
+# The programs that set kills in their own name.
+PDCA: Final = "pdca"
+REPEATED_EXECUTIONS: Final = "switchyard repeated executions"
+SENT_IDS: Final = "switchyard sent ids"
+PROGRAMS: Final = frozenset({PDCA, REPEATED_EXECUTIONS, SENT_IDS})
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +63,11 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
     def is_active(self) -> bool:
         """Whether it still blocks."""
         return self.cleared_at is None
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether a program has set it."""
+        return self.set_by in PROGRAMS
 
     @property
     def block_reason(self) -> KillReason:

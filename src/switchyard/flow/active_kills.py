@@ -40,6 +40,11 @@ class ActiveKills:
         """Whether no active kill is known here."""
         return not self._known
 
+    @property
+    def automatic_count(self) -> int:
+        """How many of them programs have set."""
+        return sum(kill.is_automatic for kill in self._known.values())
+
     def covering(self, order: Order) -> Kill | None:
         """The oldest active kill known here that covers the order."""
         return covering(self._known.values(), order) if self._known else None

@@ -5,7 +5,7 @@ Reads kills and orders; writes through `commit`; sends nothing.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -14,7 +14,17 @@ from switchyard.domain.changes import Committed
 from switchyard.domain.errors import InvalidField, JournalUnavailable, NotFound, TooManyKills
 from switchyard.domain.ids import KillId, OrderId, VenueName, kill_id
 from switchyard.domain.kill_state import KilledOrder, KillState, KillView, ScopeRequest, view_of
-from switchyard.domain.kills import ACTIVE_KILLS_MAX, Kill, OrderFate, active_twin, fate_of, is_in_flight
+from switchyard.domain.kills import (
+    ACTIVE_KILLS_MAX,
+    AUTOMATIC_ACCOUNT_KILLS_MAX,
+    AUTOMATIC_KILLS_MAX,
+    AUTOMATIC_STRATEGY_KILLS_MAX,
+    Kill,
+    OrderFate,
+    active_twin,
+    fate_of,
+    is_in_flight,
+)
 from switchyard.domain.labels import SYMBOL, check_label, check_strategy
 from switchyard.domain.outbox import OrderState
 from switchyard.flow.decide import Commit
@@ -75,7 +85,32 @@ class KillSwitch:
         check_kill(request, self._venues)
         if new_id is not None and (known := await self._kills.find(new_id)) is not None:
             return known
+        return await self._set(request, new_id, await self._kills.active())
+
+    async def set_by_program(self, request: KillRequest, new_id: KillId | None = None) -> Kill:
+        """Set a kill in the name of a program; one of its own that covers the scope already is found.
+
+        The program stops the whole account instead of one more strategy once the kills of programs are many, for this
+        account or for all. It raises TooManyKills only if as many accounts were stopped that no room is left.
+        """
+        assert request.everything or request.account is not None, "a program stops an account's orders, or everything"
+        check_kill(request, self._venues)
+        if new_id is not None and (known := await self._kills.find(new_id)) is not None:
+            return known
         active = await self._kills.active()
+        scope = request.account, request.strategy, request.venue, request.symbol
+        for kill in active:
+            if (kill.set_by, kill.mode) == (request.by, request.mode) and kill.covers_scope(*scope):
+                return kill
+        automatic = [kill for kill in active if kill.is_automatic]
+        count = sum(kill.account_id == request.account for kill in automatic)
+        if not request.everything and (
+            count >= AUTOMATIC_ACCOUNT_KILLS_MAX or len(automatic) >= AUTOMATIC_STRATEGY_KILLS_MAX
+        ):
+            request = _of_whole_account(request, count)
+        return await self._set(request, new_id, active)
+
+    async def _set(self, request: KillRequest, new_id: KillId | None, active: Sequence[Kill]) -> Kill:
         new = Kill(
             kill_id=new_id or kill_id(fresh_ulid(self._clock, self._randomness)),
             account_id=request.account,
@@ -90,9 +125,7 @@ class KillSwitch:
         )
         if (twin := active_twin(active, new)) is not None:
             return twin
-        count_max = ACTIVE_KILLS_MAX + (RESERVE if request.everything else 0)
-        if len(active) >= count_max:
-            raise TooManyKills(count_max)
+        check_room(active, new)
         outcome = await self._commit(decisions.set_kill(new))
         if not isinstance(outcome, Committed):
             if outcome.kill is not None:
@@ -165,6 +198,19 @@ class KillSwitch:
             await asyncio.sleep(POLL_SECONDS)
 
 
+def check_room(active: Sequence[Kill], new: Kill) -> None:
+    """Raise TooManyKills if people, or programs, have set as many kills as they may."""
+    is_of_everything = new.described_scope == "everything"
+    count = sum(kill.is_automatic == new.is_automatic for kill in active)
+    count_max = (AUTOMATIC_KILLS_MAX if new.is_automatic else ACTIVE_KILLS_MAX) + (RESERVE if is_of_everything else 0)
+    if count < count_max:
+        return
+    next_step = "look at their causes and clear some, `switchyard kills list` shows them"
+    if not is_of_everything:
+        next_step += "; a kill of everything can still be set"
+    raise TooManyKills(count_max, "programs" if new.is_automatic else "people", next_step)
+
+
 def check_kill(request: KillRequest, venues: Collection[VenueName]) -> None:
     """Raise InvalidField for a kill that is malformed or that would cover nothing; needs no database."""
     check_label("by", request.by)
@@ -182,6 +228,15 @@ def check_kill(request: KillRequest, venues: Collection[VenueName]) -> None:
         raise InvalidField("venue", f"{request.venue!r} is not configured; the venues are {', '.join(sorted(venues))}")
     if request.symbol is not None and not SYMBOL.fullmatch(request.symbol):
         raise InvalidField("symbol", f"must match {SYMBOL.pattern}")
+
+
+def _of_whole_account(request: KillRequest, count: int) -> KillRequest:
+    why = f"the whole account is stopped, because programs have set {count} kills of it"
+    if count < AUTOMATIC_ACCOUNT_KILLS_MAX:
+        why = f"the whole account is stopped, because programs have set {AUTOMATIC_STRATEGY_KILLS_MAX} kills or more"
+    cause = f"strategy {request.strategy}: {request.reason}"
+    reason = f"{why}; {cause}"[:REASON_LENGTH_MAX].rstrip()
+    return msgspec.structs.replace(request, strategy=None, venue=None, symbol=None, reason=reason)
 
 
 def _killed(state: OrderState, fate: OrderFate) -> KilledOrder:

@@ -11,7 +11,7 @@ import structlog
 
 from switchyard.domain.errors import TooManyKills
 from switchyard.domain.ids import ULID_RANDOM_BITS, AccountId, KillId, kill_id, ulid
-from switchyard.domain.kills import Kill
+from switchyard.domain.kills import PDCA, Kill
 from switchyard.domain.pdca.requests import RecheckRequest
 from switchyard.domain.pdca.strategies import Strategy, StrategyKey
 from switchyard.ports.kills import Kills
@@ -19,13 +19,10 @@ from switchyard.ports.pdca import StrategyRegistry
 
 log = structlog.get_logger()
 
-SET_BY = "pdca"
 REASON_LENGTH_MAX = 500
-# Of one account. The number of active kills is bounded: an account must not use up what others and people need.
-RESTRICTIONS_MAX = 50
 
 Restrict = Callable[[AccountId, str, str, KillId], Awaitable[Kill]]
-"""Set a kill of mode `reduce_only` for an account's strategy, with this reason, under this id."""
+"""Set a kill of mode `reduce_only` of a strategy, for this reason, under this id; it may cover the whole account."""
 
 
 class Enforcement:
@@ -47,14 +44,12 @@ class Enforcement:
             return None
         if known.last_requested_at is not None and known.last_requested_at > request.created_at:
             return None
-        own = [kill for kill in await self._kills.active() if kill.set_by == SET_BY and kill.mode == "reduce_only"]
+        own = [kill for kill in await self._kills.active() if kill.set_by == PDCA and kill.mode == "reduce_only"]
         for kill in own:
             if kill.covers_scope(account, name, None, None):
                 return f"it is reduce-only already, by {kill.kill_id}"
         text = f"recheck {request.request_id}: {'; '.join(reasons)}"
         try:
-            if sum(kill.account_id == account for kill in own) >= RESTRICTIONS_MAX:
-                raise TooManyKills(RESTRICTIONS_MAX)
             kill = await self._restrict(
                 account, name, text[:REASON_LENGTH_MAX].rstrip(), restriction_id(request, strategy.key)
             )

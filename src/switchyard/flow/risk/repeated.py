@@ -11,8 +11,10 @@ from datetime import datetime, timedelta
 import msgspec
 import structlog
 
+from switchyard.domain.errors import TooManyKills
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, KillId, kill_id, ulid
+from switchyard.domain.kills import Kill
 from switchyard.flow.wake import Wake
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Queries
@@ -21,7 +23,7 @@ log = structlog.get_logger()
 
 # A wake-up may be missed where another process commits; the database is read at least this often.
 POLL_SECONDS = 1.0
-# Strategies whose fills are counted; the one that was filled longest ago is forgotten first.
+# Strategies whose fills are counted.
 STRATEGIES_MAX = 10_000
 
 
@@ -39,8 +41,8 @@ class _Line(msgspec.Struct):
 
 _decoder = msgspec.json.Decoder(_Line)
 
-Suspend = Callable[[AccountId, str, str, KillId], Awaitable[None]]
-"""Sets a kill of an account's strategy, for this reason and under this id; one that is set already stays."""
+Suspend = Callable[[AccountId, str, str, KillId], Awaitable[Kill]]
+"""Set a kill of an account's strategy, for this reason and under this id; return it, or one that covers it already."""
 
 
 class RepeatedExecutions:
@@ -54,7 +56,11 @@ class RepeatedExecutions:
         self._fills_max = fills_max
         self._window = window
         self._suspend = suspend
-        self._filled: dict[tuple[AccountId, str], deque[datetime]] = {}
+        self._filled: dict[AccountId, dict[str, deque[datetime]]] = {}
+        self._strategies = 0
+        """Of the strategies in `_filled`."""
+        self._is_full = False
+        """Whether the last suspension found no room."""
         self._seq: int | None = None
 
     async def run(self, wake: Wake) -> None:
@@ -84,19 +90,46 @@ class RepeatedExecutions:
         order = await self._queries.order(event.order_id)
         if order is None or order.strategy is None:
             return
-        key = (order.account_id, order.strategy)
-        times = self._filled.pop(key, None) or deque(maxlen=self._fills_max)
-        self._filled[key] = times  # the dictionary's order is the order of the last fills
-        if len(self._filled) > STRATEGIES_MAX:
-            del self._filled[next(iter(self._filled))]
+        times = self._times_of(order.account_id, order.strategy)
         times.append(event.at)
         if len(times) < self._fills_max or times[-1] - times[0] > self._window:
             return
-        log.critical("strategy_suspended", account_id=key[0], strategy=key[1], fills=len(times))
+        named = {"account_id": order.account_id, "strategy": order.strategy, "fills": len(times)}
         reason = f"{len(times)} orders of the strategy were filled within {self._window.total_seconds():g} s"
         # All gateways count the same fills: with the id of the last one they set one kill, which a person clears once.
-        await self._suspend(*key, reason, kill_id(ulid(int(event.at.timestamp() * 1000), event.seq)))
-        del self._filled[key]  # after it was cleared, as many fills are needed again
+        new_id = kill_id(ulid(int(event.at.timestamp() * 1000), event.seq))
+        try:
+            kill = await self._suspend(order.account_id, order.strategy, reason, new_id)
+        except TooManyKills as error:
+            # The fills stay counted: the next one tries again. `/health/ready` says so for as long as it lasts.
+            if not self._is_full:
+                log.critical("strategy_not_suspended", **named, error=str(error))
+            self._is_full = True
+            return
+        self._is_full = False
+        if kill.kill_id == new_id:  # not for fills of orders that were sent before the kill
+            log.critical("strategy_suspended", **named, kill_id=kill.kill_id)
+        self._forget(order.account_id, order.strategy)  # after it was cleared, as many fills are needed again
+
+    def _times_of(self, account: AccountId, strategy: str) -> deque[datetime]:
+        """The times of the strategy's fills; at the bound the account with the most strategies loses its oldest."""
+        strategies = self._filled.setdefault(account, {})
+        times = strategies.pop(strategy, None)
+        if times is None:
+            times = deque(maxlen=self._fills_max)
+            self._strategies += 1
+        strategies[strategy] = times  # the dictionary's order is the order of the last fills
+        if self._strategies > STRATEGIES_MAX:
+            largest = max(self._filled, key=lambda each: len(self._filled[each]))
+            self._forget(largest, next(iter(self._filled[largest])))
+        return times
+
+    def _forget(self, account: AccountId, strategy: str) -> None:
+        strategies = self._filled[account]
+        del strategies[strategy]
+        self._strategies -= 1
+        if not strategies:
+            del self._filled[account]
 
 
 def _is_filled(event: JournalEvent) -> bool:
