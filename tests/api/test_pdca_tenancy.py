@@ -108,6 +108,25 @@ async def test_a_key_is_the_clients_own(pdca: PdcaClient) -> None:
     assert "idempotent-replayed" not in other.headers
 
 
+async def test_keys_and_rates_of_clients_of_one_name_with_other_accounts_are_apart(pdca: PdcaClient) -> None:
+    body = {**RECHECK, "strategies": ["shared"]}
+    bobs = await pdca.call("POST", "/pdca/recheck", body, key="same", client="ops", accounts=("bob",))
+    anns = await pdca.call("POST", "/pdca/recheck", body, key="same", client="ops", accounts=("ann",))
+    assert "idempotent-replayed" not in anns.headers
+    assert (await pdca.call("GET", anns.headers["location"], client="ops", accounts=("ann",))).status == 200
+    assert bobs.headers["x-ratelimit-remaining"] == anns.headers["x-ratelimit-remaining"]
+    other = {**body, "reason": "other"}
+    assert (await pdca.call("POST", "/pdca/recheck", other, key="same", client="ops", accounts="*")).status == 202
+    # A new token for the same accounts is the same client, whatever the order of its accounts.
+    both = await pdca.call("POST", "/pdca/recheck", body, key="same", client="ops", accounts=("ann", "bob"))
+    renewed = await pdca.call("POST", "/pdca/recheck", body, key="same", client="ops", accounts=("bob", "ann", "bob"))
+    assert renewed.headers["idempotent-replayed"] == "true"
+    assert renewed.json["request_id"] == both.json["request_id"]
+    assert int(renewed.headers["x-ratelimit-remaining"]) == int(both.headers["x-ratelimit-remaining"]) - 1
+    conflict = await pdca.call("POST", "/pdca/recheck", other, key="same", client="ops", accounts=("bob",))
+    assert conflict.status == 409
+
+
 async def test_a_client_without_accounts_sees_what_it_registered_and_requested_itself(pdca: PdcaClient) -> None:
     assert (await pdca.call("GET", "/gui/strategies", **NOBODY)).json["total"] == 0
     assert (await pdca.call("GET", f"/pdca/recheck/{OF_BOTH}", **NOBODY)).status == 404
@@ -132,8 +151,9 @@ async def test_a_recheck_of_nothing_exists_for_its_client_alone(pdca: PdcaClient
     made = await pdca.call("POST", "/pdca/recheck_all", nothing, key="k", **ANN)
     path = f"/pdca/recheck/{made.json['request_id']}"
     assert (await pdca.call("GET", path, **ANN)).json["total"] == 0
-    foreign, absent = [shown(await pdca.call("GET", each, **BOB)) for each in (path, f"/pdca/recheck/{MISSING}")]
-    assert foreign == absent
+    for others in (BOB, {"client": ANN["client"], "accounts": ("bob",)}):
+        foreign, absent = [shown(await pdca.call("GET", each, **others)) for each in (path, f"/pdca/recheck/{MISSING}")]
+        assert foreign == absent
 
 
 async def test_an_id_that_several_of_the_accounts_have_needs_the_account(pdca: PdcaClient) -> None:

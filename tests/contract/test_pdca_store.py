@@ -6,8 +6,11 @@ from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
+import apsw
 import pytest
 
+from switchyard.adapters.pdca.queue import _CLAIMABLE
+from switchyard.adapters.pdca.requests import _POSITIONS
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.bus import Place
 from switchyard.domain.errors import HistoryMismatch, IdempotencyConflict, InvalidField
@@ -121,6 +124,53 @@ async def test_two_workers_at_once_share_the_items_without_overlap(store: PdcaSt
     assert len(claimed) == len(set(claimed))
     rest = await store.claim_items("last", 100, now=NOW, lease=LEASE)
     assert sorted(claimed + [item.fence.key.strategy_id for item in rest]) == names
+
+
+def request_id_of(number: int) -> str:
+    return f"01J8TPZ7YJ1E1X4C5N9ZP3{number:04}"
+
+
+async def test_an_account_with_many_waiting_items_delays_no_other_account(store: PdcaStore) -> None:
+    names = [f"b{number:02}" for number in range(50)]
+    await add_strategies(store, *names, account="bob")
+    await add_strategies(store, "mine", *(f"a{number}" for number in range(6)), account="ann")
+    ann, bob = (frozenset({strategy_key("any", account).tenant}) for account in ("ann", "bob"))
+    # Of several clients, and at once: neither gives the account more than one turn.
+    requests = [a_recheck(request_id_of(number), client_id=f"bob-{number % 4}") for number in range(20)]
+    await asyncio.gather(*[store.create(each, each.request_id, "digest", names, bob) for each in requests])
+
+    async def claim(limit: int) -> list[str]:
+        claimed = await store.claim_items("w", limit, now=NOW, lease=LEASE)
+        for item in claimed:
+            await store.finish_item(item.fence, HEALTHY, NOW)
+        return [f"{item.fence.key.account_id}:{item.fence.key.strategy_id}" for item in claimed]
+
+    first = [name for _ in range(8) for name in await claim(1)]
+    assert first == [f"bob:{name}" for name in names[:8]]  # in the order of its first request
+    await store.create(a_recheck(request_id_of(100)), "single", "digest", ["mine"], ann)
+    assert "ann:mine" in await claim(2)
+    bulk = a_recheck(request_id_of(101), operation="pdca.recheck_all", filter=Filter(), batch_size=2)
+    await store.create(bulk, "bulk", "digest", None, ann)
+    in_turns = [name for _ in range(14) for name in await claim(1)]
+    assert [name for name in in_turns if name.startswith("ann:")] == [
+        *(f"ann:a{number}" for number in range(6)),
+        "ann:mine",
+    ]
+    assert sum(name.startswith("bob:") for name in in_turns) == 7
+    # A burst of its own gives the other account no priority over what waits.
+    for number in range(102, 105):
+        await store.create(a_recheck(request_id_of(number)), f"{number}", "digest", ["mine", "a0"], ann)
+    assert sum(name.startswith("bob:") for name in await claim(10)) in (4, 5, 6)
+
+
+async def test_a_claim_reads_the_queue_in_the_order_of_an_index(tmp_path: Path) -> None:
+    store = await SqlPdcaStore.on_file(tmp_path / "pdca.db")
+    await store.close()
+    connection = apsw.Connection(str(tmp_path / "pdca.db"))
+    for sql, values in ((_CLAIMABLE, (str(NOW), 1)), (_POSITIONS, ("caller",))):
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+        assert not [step for step in plan if "B-TREE" in step or step in ("SCAN item", "SCAN pdca_items")], plan
+    connection.close()
 
 
 async def test_a_filter_is_fixed_at_acceptance_and_its_batches_run_in_turn(store: PdcaStore) -> None:

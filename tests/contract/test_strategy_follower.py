@@ -1,7 +1,8 @@
 """The registry follows the journal: each strategy of an accepted order is registered once, wherever it was stopped."""
 
-from collections.abc import AsyncIterator
-from datetime import timedelta
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import pytest
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.pdca.store import SqlPdcaStore
+from switchyard.domain.bus import Place
 from switchyard.domain.do_order import as_order, do_order_request
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
-from switchyard.flow.registry.follower import EVENTS_MAX, KNOWN_SECONDS, StrategyFollower
-from switchyard.ports.pdca import PdcaStore, StrategyQuery
+from switchyard.domain.pdca.strategies import StrategyKey
+from switchyard.flow.registry.follower import EVENTS_MAX, KNOWN_SECONDS, PAUSE_SECONDS_MAX, StrategyFollower
+from switchyard.ports.pdca import PdcaStore, Registered, StrategyQuery
 from switchyard.settings import load_settings
 from tests.support.build import ACCOUNT, an_accept
 from tests.support.journal_checks import commit
@@ -95,6 +98,59 @@ async def test_a_full_registry_takes_no_more_and_its_reader_goes_on(
     assert (result.new, result.left_out) == (tuple(keys[:2]), (keys[2],))
     await StrategyFollower(journal, store, clock=ManualClock()).run_once()
     assert (await store.place()).seq == (await journal.head(0)).seq
+
+
+async def test_the_labels_of_a_full_account_are_written_once_and_delay_no_other_account(
+    store: PdcaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("switchyard.adapters.pdca.strategies.STRATEGIES_MAX", 2)
+    monkeypatch.setattr("switchyard.flow.registry.follower.EVENTS_MAX", 5)
+    written: list[list[tuple[str | None, str]]] = []
+    register = store.register
+
+    async def counted(after: Place, place: Place, keys: Sequence[StrategyKey], now: datetime) -> Registered:
+        written.append([(key.account_id, key.strategy_id) for key in keys])
+        return await register(after, place, keys, now)
+
+    monkeypatch.setattr(store, "register", counted)
+    clock = ManualClock()
+    journal = MemoryDatabase(clock).journal
+    follower = StrategyFollower(journal, store, clock=clock)
+    bob = AccountId("bob")
+    await commit(journal, *(an_accept(strategy=f"b{number}", account=bob) for number in range(50)))
+    await commit(journal, an_accept(strategy="mine", account=AccountId("ann")))
+    while await follower.run_once():
+        pass
+    assert written == [[("bob", f"b{number}") for number in range(5)], [("ann", "mine")]]
+    # After the refresh the account may have room again.
+    assert await store.delete_strategy(strategy_key("b0", "bob"))
+    clock.advance(timedelta(seconds=KNOWN_SECONDS))
+    await commit(journal, an_accept(strategy="later", account=bob))
+    await follower.run_once()
+    assert written[2:] == [[("bob", "later")]]
+    assert await store.strategy(strategy_key("later", "bob")) is not None
+
+
+async def test_a_follower_that_is_behind_pauses_for_a_bounded_time(
+    store: PdcaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    follower = StrategyFollower(MemoryDatabase(clock).journal, store, clock=clock)
+    paused: list[float] = []
+
+    async def slow_page() -> int:
+        clock.advance(timedelta(seconds=5))
+        return EVENTS_MAX
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(follower, "run_once", slow_page)
+    monkeypatch.setattr("switchyard.flow.registry.follower.asyncio.sleep", pause)
+    with pytest.raises(asyncio.CancelledError):
+        await follower.run()
+    assert paused == [PAUSE_SECONDS_MAX]
 
 
 def test_an_order_of_the_do_layer_names_its_strategy_with_a_tag() -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.pdca.requests import Artifact, Fence, ItemError, ItemResult, RecheckRequest, RunnerName, Tally
+from switchyard.domain.pdca.requests import Artifact, Fence, ItemError, ItemResult, RecheckRequest, Tally
 from switchyard.domain.pdca.strategies import Strategy, Tenant, Tenants
 
 
@@ -53,14 +53,14 @@ class RecheckQueue(Protocol):
         *,
         now: datetime,
         lease: timedelta,
-        runner: RunnerName = "embedded",
         request_id: str | None = None,
     ) -> list[Claimed]:
         """Claim items whose turn it is: queued ones, and running ones whose lease has ended.
 
-        With `request_id`, of that request alone, whatever its runner is. The next batch of a request begins when all
-        items of the one before have ended. An item that was claimed ATTEMPTS_MAX times without a result ends as failed
-        instead, and so does one whose strategy was deleted.
+        Of requests for the runner `embedded`; the callers, which are the sets of tenants that requests were created
+        for, take turns. With `request_id`, of that request alone, whatever its runner is. The next batch of a request
+        begins when all items of the one before have ended. An item that was claimed ATTEMPTS_MAX times without a result
+        ends as failed instead, and so does one whose strategy was deleted.
         """
         ...
 

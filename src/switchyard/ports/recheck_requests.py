@@ -60,9 +60,9 @@ class RecheckRequests(Protocol):
         """Store the request with one item per strategy of the tenants, in one transaction; durable on return.
 
         A name that several tenants have makes one item for each of them. Without `strategy_ids`, the items are the
-        strategies that the request's filter selects now. An earlier request with the same client, operation and key is
-        returned instead if its digest is equal; otherwise raises IdempotencyConflict. Raises UnknownStrategies;
-        InvalidField if the names stand for too many strategies.
+        strategies that the request's filter selects now. An earlier request with the same client, tenants, operation
+        and key is returned instead if its digest is equal; otherwise raises IdempotencyConflict. Raises
+        UnknownStrategies; InvalidField if the names stand for too many strategies.
         """
         ...
 
@@ -74,6 +74,7 @@ class RecheckRequests(Protocol):
         """Return a page of its items, at most PAGE_MAX, with the names of their artifacts.
 
         Items of other tenants are left out, of the page, the progress and the times; None if all are.
+        A request without items is returned for the tenants that it was created for.
         """
         ...
 

@@ -31,6 +31,7 @@ class PostgresEngine:
         each="SELECT json_array_elements_text(CAST({} AS json))",
         skip_locked="FOR UPDATE OF item SKIP LOCKED",
         lock="FOR UPDATE",
+        lock_caller="SELECT pg_advisory_xact_lock(hashtext('pdca'), hashtext($1))",
     )
 
     def __init__(self, pool: asyncpg.Pool, barrier: ReadBarrier) -> None:

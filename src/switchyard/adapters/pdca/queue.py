@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from switchyard.adapters.pdca.requests import decoded_request
+from switchyard.adapters.pdca.requests import decoded_request, enqueue_batch
 from switchyard.adapters.pdca.session import Engine, Session
 from switchyard.adapters.pdca.strategies import find_strategy, of_tenants, set_strategy, tenant_list
 from switchyard.domain.pdca.requests import (
@@ -20,7 +20,6 @@ from switchyard.domain.pdca.requests import (
     ItemError,
     ItemResult,
     RecheckRequest,
-    RunnerName,
     Tally,
 )
 from switchyard.domain.pdca.strategies import Strategy, StrategyKey, Tenants
@@ -33,12 +32,17 @@ _EXHAUSTED = ItemError(
 )
 _DELETED = ItemError(code="STRATEGY_DELETED", message="the strategy was deleted before it was rechecked")
 
-_CLAIMABLE = """
-SELECT item.request_id, item.number, item.tenant, item.strategy_id, item.generation, item.attempts, request.body
-FROM pdca_requests AS request JOIN pdca_items AS item
+_COLUMNS = "item.request_id, item.number, item.tenant, item.strategy_id, item.generation, item.attempts, request.body"
+_CLAIMABLE = f"""
+SELECT {_COLUMNS} FROM pdca_items AS item JOIN pdca_requests AS request ON request.request_id = item.request_id
+WHERE item.queue_position IS NOT NULL AND (item.state = 'queued' OR item.lease_until <= $1)
+ORDER BY item.queue_position, item.request_id, item.number LIMIT CAST($2 AS integer)
+"""
+_CLAIMABLE_OF_REQUEST = f"""
+SELECT {_COLUMNS} FROM pdca_requests AS request JOIN pdca_items AS item
     ON item.request_id = request.request_id AND item.batch = request.batch AND item.state IN ('queued', 'running')
-WHERE request.finished_at IS NULL AND {of} AND (item.state = 'queued' OR item.lease_until <= $2)
-ORDER BY request.batch, item.request_id, item.number LIMIT CAST($3 AS integer) {skip_locked}
+WHERE request.request_id = $3 AND (item.state = 'queued' OR item.lease_until <= $1)
+ORDER BY item.number LIMIT CAST($2 AS integer)
 """
 _CLAIM = """
 UPDATE pdca_items SET state = 'running', generation = generation + 1, attempts = attempts + 1, worker = $3,
@@ -55,11 +59,12 @@ UPDATE pdca_items SET state = 'queued', attempts = attempts - 1, worker = NULL, 
 WHERE request_id = $1 AND tenant = $2 AND strategy_id = $3 AND generation = $4 AND state = 'running' RETURNING number
 """
 _FINISH = """
-UPDATE pdca_items SET state = $5, finished_at = $6, outcome = $7, artifacts = $8, lease_until = NULL
+UPDATE pdca_items SET state = $5, finished_at = $6, outcome = $7, artifacts = $8, lease_until = NULL,
+    queue_position = NULL
 WHERE request_id = $1 AND tenant = $2 AND strategy_id = $3 AND generation = $4 AND state = 'running' RETURNING number
 """
 _FAIL_ALL = """
-UPDATE pdca_items SET state = 'failed', finished_at = $2, outcome = $3, lease_until = NULL
+UPDATE pdca_items SET state = 'failed', finished_at = $2, outcome = $3, lease_until = NULL, queue_position = NULL
 WHERE request_id = $1 AND state IN ('queued', 'running') RETURNING number
 """
 _ADD_ARTIFACT = """
@@ -71,6 +76,8 @@ SELECT tenant, media_type, sha256, content FROM pdca_artifacts
 WHERE request_id = $1 AND strategy_id = $2 AND name = $3 AND {condition} ORDER BY tenant LIMIT CAST($5 AS integer)
 """
 _COUNT = "UPDATE pdca_tally SET items = items + CAST($2 AS bigint) WHERE outcome = $1"
+_END = "UPDATE pdca_requests SET finished_at = $2 WHERE request_id = $1 AND finished_at IS NULL"
+_BEGIN_BATCH = "UPDATE pdca_requests SET batch = $2 WHERE request_id = $1 AND batch <> $2 RETURNING batch"
 _NEXT_BATCH = """
 SELECT min(batch) FROM pdca_items WHERE request_id = $1 AND state IN ('queued', 'running')
 """
@@ -89,16 +96,14 @@ class SqlQueue:
         *,
         now: datetime,
         lease: timedelta,
-        runner: RunnerName = "embedded",
         request_id: str | None = None,
     ) -> list[Claimed]:
         """Claim items whose turn it is."""
-        of = "request.runner = $1" if request_id is None else "request.request_id = $1"
-        sql = _CLAIMABLE.format(of=of, skip_locked=self._engine.dialect.skip_locked)
+        sql, of = (_CLAIMABLE, ()) if request_id is None else (_CLAIMABLE_OF_REQUEST, (request_id,))
         claimed = []
         given_up: list[tuple[Fence, ItemError]] = []
         async with self._engine.writing() as session:
-            rows = await session.rows(sql, runner if request_id is None else request_id, now, limit)
+            rows = await session.rows(sql + self._engine.dialect.skip_locked, now, limit, *of)
             for found, number, tenant, strategy_id, generation, attempts, body in rows:
                 key = StrategyKey(tenant, strategy_id)
                 strategy = await find_strategy(session, key)
@@ -150,15 +155,15 @@ class SqlQueue:
                 await session.rows(_ADD_ARTIFACT, *names, made.content)
             if isinstance(outcome, ItemResult) and not request.dry_run:
                 await self._judge(session, fence.key, request, outcome, now)
-            await _advance(session, fence.request_id, now)
+            await self._advance(session, request, now)
             await session.rows(_COUNT, state, 1)  # last: others wait for this row until the commit
 
     async def fail_items(self, request_id: str, error: ItemError, now: datetime) -> int:
         """End all unfinished items."""
         async with self._engine.writing() as session:
-            await self._locked(session, request_id)
+            request = await self._locked(session, request_id)
             failed = await session.rows(_FAIL_ALL, request_id, now, msgspec.json.encode(error).decode())
-            await _advance(session, request_id, now)
+            await self._advance(session, request, now)
             await session.rows(_COUNT, "failed", len(failed))
         return len(failed)
 
@@ -217,16 +222,13 @@ class SqlQueue:
         )
         await set_strategy(session, judged)
 
-
-async def _advance(session: Session, request_id: str, now: datetime) -> None:
-    """Begin the next batch when the current one has ended, or end the request."""
-    [(batch,)] = await session.rows(_NEXT_BATCH, request_id)
-    if batch is None:
-        await session.rows(
-            "UPDATE pdca_requests SET finished_at = $2 WHERE request_id = $1 AND finished_at IS NULL", request_id, now
-        )
-    else:
-        await session.rows("UPDATE pdca_requests SET batch = $2 WHERE request_id = $1", request_id, batch)
+    async def _advance(self, session: Session, request: RecheckRequest, now: datetime) -> None:
+        """Begin the next batch when the current one has ended, or end the request."""
+        [(batch,)] = await session.rows(_NEXT_BATCH, request.request_id)
+        if batch is None:
+            await session.rows(_END, request.request_id, now)
+        elif await session.rows(_BEGIN_BATCH, request.request_id, batch):
+            await enqueue_batch(session, self._engine.dialect, request, batch)
 
 
 def _is_newer(request: RecheckRequest, strategy: Strategy) -> bool:

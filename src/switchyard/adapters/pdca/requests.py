@@ -5,7 +5,7 @@ from datetime import datetime
 
 import msgspec
 
-from switchyard.adapters.pdca.session import Engine, Row, Session, moment
+from switchyard.adapters.pdca.session import Dialect, Engine, Row, Session, moment
 from switchyard.adapters.pdca.strategies import of_tenants, selected, selection, tenant_list
 from switchyard.domain.errors import IdempotencyConflict, InvalidField
 from switchyard.domain.pdca.requests import (
@@ -18,7 +18,7 @@ from switchyard.domain.pdca.requests import (
     RunnerInfo,
     RunnerName,
 )
-from switchyard.domain.pdca.strategies import StrategyKey, Tenants
+from switchyard.domain.pdca.strategies import StrategyKey, Tenants, tenants_digest
 from switchyard.ports.pdca import PAGE_MAX, Created, ItemPage, StoredRequest, UnknownStrategies
 
 # Items of a request that names its strategies: each is a statement of its own. A bulk request has no such bound.
@@ -26,18 +26,31 @@ NAMED_ITEMS_MAX = 1_000
 
 _CREATE = """
 INSERT INTO pdca_requests
-    (request_id, client_id, operation, idempotency_key, digest, runner, batch, submitted_at, started_at, finished_at,
-    run, body)
-VALUES ($1, $2, $3, $4, $5, $6, 0, NULL, NULL, NULL, $7, $8)
-ON CONFLICT (client_id, operation, idempotency_key) DO NOTHING RETURNING request_id
+    (request_id, client_id, caller, operation, idempotency_key, digest, runner, batch, submitted_at, started_at,
+    finished_at, run, body)
+VALUES ($1, $2, $3, $4, $5, $6, $7, 0, NULL, NULL, NULL, $8, $9)
+ON CONFLICT (client_id, caller, operation, idempotency_key) DO NOTHING RETURNING request_id
 """
 _EARLIER = """
-SELECT digest, body FROM pdca_requests WHERE client_id = $1 AND operation = $2 AND idempotency_key = $3
+SELECT digest, body FROM pdca_requests
+WHERE client_id = $1 AND caller = $2 AND operation = $3 AND idempotency_key = $4
+"""
+# The position before the first waiting item, the last one of all, and the last one of the caller.
+_POSITIONS = """
+SELECT
+    (SELECT queue_position - 1 FROM pdca_items WHERE queue_position IS NOT NULL AND state = 'queued'
+    ORDER BY queue_position LIMIT 1),
+    (SELECT max(queue_position) FROM pdca_items WHERE queue_position IS NOT NULL),
+    (SELECT max(queue_position) FROM pdca_items WHERE queue_position IS NOT NULL AND caller = $1)
+"""
+_ENQUEUE = """
+UPDATE pdca_items SET caller = $3, queue_position = CAST($4 AS bigint) + number % CAST($5 AS integer)
+WHERE request_id = $1 AND batch = $2
 """
 _ITEM_COLUMNS = "request_id, number, batch, tenant, strategy_id, state, generation, attempts, artifacts"
 _ADD_ITEM = f"INSERT INTO pdca_items ({_ITEM_COLUMNS}) VALUES ($1, $2, $3, $4, $5, 'queued', 0, 0, '[]')"
 _STORED = """
-SELECT body, run, started_at, finished_at,
+SELECT body, run, started_at, finished_at, caller,
     (SELECT count(*) FROM pdca_items AS item WHERE item.request_id = request.request_id),
     (SELECT count(*) FROM pdca_items AS item WHERE item.request_id = request.request_id AND state = 'queued'),
     (SELECT count(*) FROM pdca_items AS item WHERE item.request_id = request.request_id AND state = 'running'),
@@ -82,7 +95,7 @@ class SqlRequests:
         tenants: Tenants = None,
     ) -> Created:
         """Store the request with its items, or return the earlier one of the key."""
-        names = (request.client_id, request.operation, key)
+        names = (request.client_id, tenants_digest(tenants), request.operation, key)
         async with self._engine.writing() as session:
             run = msgspec.json.encode(RunnerInfo()).decode()
             body = msgspec.json.encode(request).decode()
@@ -95,6 +108,7 @@ class SqlRequests:
                 await self._add_selected(session, request, tenants)
             else:
                 await self._add_named(session, request, strategy_ids, tenants)
+            await enqueue_batch(session, self._engine.dialect, request, 0)
             # A filter that selects nothing leaves nothing to do.
             await session.rows(
                 "UPDATE pdca_requests SET finished_at = $2, started_at = $2 WHERE request_id = $1 "
@@ -119,6 +133,8 @@ class SqlRequests:
             if not rows:
                 return None
             stored = _stored(rows[0])
+            if tenants is not None and not stored.progress.total and rows[0][4] != tenants_digest(tenants):
+                return None
             if tenants is not None and stored.progress.total:
                 own = _of_own(stored, await session.rows(_OWN.format(condition=condition), *values))
                 if own is None:
@@ -192,13 +208,29 @@ class SqlRequests:
             await session.rows(_ADD_ITEM, request.request_id, number, number // request.batch_size, *key)
 
 
+async def enqueue_batch(session: Session, dialect: Dialect, request: RecheckRequest, batch: int) -> None:
+    """Make the items of a batch claimable: callers take turns, and the items of a caller are first in, first out.
+
+    A caller's item gets the position after its last one, but none before the first waiting item. So a caller with
+    few items is behind one item of each other caller, and a claim reads the index in its order.
+    """
+    if request.runner != "embedded":  # other runners claim the items of one request
+        return
+    [(caller,)] = await session.rows("SELECT caller FROM pdca_requests WHERE request_id = $1", request.request_id)
+    if dialect.lock_caller is not None:
+        await session.rows(dialect.lock_caller, caller)
+    [(before_first, last, own)] = await session.rows(_POSITIONS, caller)
+    before = max(own or 0, (last or 0) if before_first is None else before_first)
+    await session.rows(_ENQUEUE, request.request_id, batch, caller, before + 1, request.batch_size)
+
+
 def decoded_request(body: str) -> RecheckRequest:
     """The request of a row."""
     return _request.decode(body)
 
 
 def _stored(row: Row) -> StoredRequest:
-    body, run, started_at, finished_at, total, queued, running, succeeded, failed = row
+    body, run, started_at, finished_at, _caller, total, queued, running, succeeded, failed = row
     return StoredRequest(
         request=_request.decode(body),
         run=_run.decode(run),

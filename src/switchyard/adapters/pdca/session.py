@@ -25,6 +25,9 @@ class Dialect(NamedTuple):
     """The end of a query whose rows another transaction may be claiming."""
     lock: str
     """The end of a query whose rows stay as they are until the transaction ends."""
+    lock_caller: str | None
+    """A statement that waits for other transactions that add items of the caller `$1` to the queue; None if a
+    transaction that writes is always alone."""
 
 
 class Engine(Protocol):

@@ -27,7 +27,7 @@ CHECKPOINT_PAGES = 1_000
 # Statements that are wrong, not a store that cannot be reached.
 _DEFECTS = (apsw.SQLError, apsw.ConstraintError, apsw.BindingsError, apsw.MismatchError)
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 # The same tables as in adapters/postgres/schema, where their columns are described.
 SCHEMA = f"""
 CREATE TABLE pdca_place (
@@ -62,6 +62,7 @@ CREATE TABLE pdca_strategy_tags (
 CREATE TABLE pdca_requests (
     request_id TEXT PRIMARY KEY,
     client_id TEXT NOT NULL,
+    caller TEXT NOT NULL,
     operation TEXT NOT NULL,
     idempotency_key TEXT NOT NULL,
     digest TEXT NOT NULL,
@@ -72,7 +73,7 @@ CREATE TABLE pdca_requests (
     finished_at TEXT,
     run TEXT NOT NULL,
     body TEXT NOT NULL,
-    UNIQUE (client_id, operation, idempotency_key)
+    UNIQUE (client_id, caller, operation, idempotency_key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX pdca_requests_open ON pdca_requests (runner, request_id) WHERE finished_at IS NULL;
 CREATE INDEX pdca_requests_ended ON pdca_requests (finished_at) WHERE finished_at IS NOT NULL;
@@ -91,10 +92,14 @@ CREATE TABLE pdca_items (
     finished_at TEXT,
     outcome TEXT,
     artifacts TEXT NOT NULL,
+    caller TEXT,
+    queue_position INTEGER,
     PRIMARY KEY (request_id, number),
     UNIQUE (request_id, strategy_id, tenant)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX pdca_items_open ON pdca_items (request_id, batch, number) WHERE state IN ('queued', 'running');
+CREATE INDEX pdca_items_queue ON pdca_items (queue_position, request_id, number) WHERE queue_position IS NOT NULL;
+CREATE INDEX pdca_items_of_caller ON pdca_items (caller, queue_position) WHERE queue_position IS NOT NULL;
 CREATE INDEX pdca_items_states ON pdca_items (request_id, state);
 CREATE TABLE pdca_artifacts (
     request_id TEXT NOT NULL,
@@ -119,7 +124,7 @@ INSERT INTO pdca_tally VALUES ('succeeded', 0), ('failed', 0);
 class SqliteEngine:
     """adapters.pdca.session.Engine on one file: one thread writes, another one reads."""
 
-    dialect = Dialect(each="SELECT value FROM json_each({})", skip_locked="", lock="")
+    dialect = Dialect(each="SELECT value FROM json_each({})", skip_locked="", lock="", lock_caller=None)
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -149,12 +149,16 @@ class SqlStrategies:
                 raise HistoryMismatch(
                     f"the registry is at event {stored.seq}, not at {after.seq}: another one followed"
                 )
+            counts: dict[Tenant, int] = {}  # no other transaction changes them: it would need the lock of the place
             for key in keys:
                 if await find_strategy(session, key) is not None:
                     continue
-                if await _count(session, key.tenant) >= STRATEGIES_MAX:
+                if key.tenant not in counts:
+                    counts[key.tenant] = await _count(session, key.tenant)
+                if counts[key.tenant] >= STRATEGIES_MAX:
                     left_out.append(key)
                 elif await _add(session, Strategy(**_names(key), created_at=now, updated_at=now)):
+                    counts[key.tenant] += 1
                     new.append(key)
             await session.rows(
                 "UPDATE pdca_place SET epoch = $1, seq = $2, hash = $3", place.epoch, place.seq, place.hash

@@ -1,5 +1,6 @@
 """A strategy: what people say about it, and what the last recheck found. Pure."""
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -41,6 +42,11 @@ def tenant_of_account(account: AccountId) -> Tenant:
 def tenant_of_client(client_id: str) -> Tenant:
     """Return the tenant of a client whose token names no accounts; no orders count in its strategies."""
     return Tenant(f"client:{client_id}")
+
+
+def tenants_digest(tenants: Tenants) -> str:
+    """Return a short text that is equal for equal tenants, in whatever order a token lists them."""
+    return "*" if tenants is None else hashlib.sha256(msgspec.json.encode(sorted(tenants))).hexdigest()
 
 
 class StrategyKey(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.labels import STRATEGY
 from switchyard.domain.lines import data_of, decode_accepted_fact
-from switchyard.domain.pdca.strategies import STRATEGIES_MAX, StrategyKey, tenant_of_account
+from switchyard.domain.pdca.strategies import STRATEGIES_MAX, StrategyKey, Tenant, tenant_of_account
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.pdca import StrategyRegistry
@@ -27,6 +27,8 @@ EVENTS_MAX = 500
 POLL_SECONDS = 0.5
 # While it is behind, it pauses so many times as long as the last page took: orders go first.
 PAUSES = 20
+# At most so long: a burst of 10,000 orders, some 50,000 events, is looked through within seconds.
+PAUSE_SECONDS_MAX = 0.05
 # The place is stored with new strategies, else once in so many events: reading them again at a start costs less than a
 # flush to the disk beside those of orders.
 SAVED_EVENTS = 20_000
@@ -44,6 +46,8 @@ class StrategyFollower:
         self._registry = registry
         self._clock = clock
         self._known: set[StrategyKey] = set()
+        self._full: set[Tenant] = set()
+        """Tenants at their bound of strategies: none of theirs is written until the known ones are looked up again."""
         self._known_since = clock.monotonic()
         self._saved = Place()
         self._place: Place | None = None
@@ -63,9 +67,10 @@ class StrategyFollower:
             return 0
         if self._clock.monotonic() - self._known_since >= KNOWN_SECONDS:
             self._known.clear()
+            self._full.clear()
             self._known_since = self._clock.monotonic()
         named = dict.fromkeys(key for event in events if (key := strategy_of(event)) is not None)
-        new = [key for key in named if key not in self._known]
+        new = [key for key in named if key not in self._known and key.tenant not in self._full]
         last = events[-1]
         self._place = Place(place.epoch, last.seq, last.hash)
         if new or last.seq - self._saved.seq >= SAVED_EVENTS:
@@ -78,7 +83,7 @@ class StrategyFollower:
             began = self._clock.monotonic()
             count = await self.run_once()
             spent = self._clock.monotonic() - began
-            await asyncio.sleep(PAUSES * spent if count >= EVENTS_MAX else POLL_SECONDS)
+            await asyncio.sleep(min(PAUSES * spent, PAUSE_SECONDS_MAX) if count >= EVENTS_MAX else POLL_SECONDS)
 
     async def _follows(self, place: Place, events: list[JournalEvent]) -> bool:
         """Whether the journal still has the event at the place."""
@@ -99,6 +104,7 @@ class StrategyFollower:
         if len(self._known) + len(strategies) > KNOWN_MAX:
             self._known.clear()
         self._known.update(strategies)
+        self._full.update(key.tenant for key in registered.left_out)
         if registered.new:
             log.info("strategies_registered", strategies=[key.strategy_id for key in registered.new], seq=place.seq)
         for account, count in Counter(key.account_id for key in registered.left_out).items():

@@ -344,6 +344,7 @@ CREATE TABLE pdca_strategy_tags (
 CREATE TABLE pdca_requests (
     request_id text COLLATE "C" PRIMARY KEY,
     client_id text COLLATE "C" NOT NULL,
+    caller text COLLATE "C" NOT NULL, -- the digest of the tenants of the client's token; `*` for all
     operation text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
     digest text NOT NULL,
@@ -354,7 +355,7 @@ CREATE TABLE pdca_requests (
     finished_at timestamptz,
     run text NOT NULL, -- the RunnerInfo as JSON
     body text NOT NULL, -- the RecheckRequest as JSON
-    UNIQUE (client_id, operation, idempotency_key)
+    UNIQUE (client_id, caller, operation, idempotency_key)
 );
 CREATE INDEX pdca_requests_open ON pdca_requests (runner, request_id) WHERE finished_at IS NULL;
 CREATE INDEX pdca_requests_ended ON pdca_requests (finished_at) WHERE finished_at IS NOT NULL;
@@ -373,10 +374,14 @@ CREATE TABLE pdca_items (
     finished_at timestamptz,
     outcome text, -- the ItemResult or ItemError as JSON
     artifacts text NOT NULL, -- what is known of its artifacts, as JSON
+    caller text COLLATE "C", -- that of the request, once the batch has begun
+    queue_position bigint, -- the lowest is claimed first; only of items whose batch has begun, until they end
     PRIMARY KEY (request_id, number),
     UNIQUE (request_id, strategy_id, tenant)
 );
 CREATE INDEX pdca_items_open ON pdca_items (request_id, batch, number) WHERE state IN ('queued', 'running');
+CREATE INDEX pdca_items_queue ON pdca_items (queue_position, request_id, number) WHERE queue_position IS NOT NULL;
+CREATE INDEX pdca_items_of_caller ON pdca_items (caller, queue_position) WHERE queue_position IS NOT NULL;
 CREATE INDEX pdca_items_states ON pdca_items (request_id, state);
 CREATE TABLE pdca_artifacts (
     request_id text COLLATE "C" NOT NULL,

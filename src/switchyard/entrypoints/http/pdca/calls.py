@@ -13,7 +13,7 @@ from starlette.types import Message, Scope, Send
 
 from switchyard.bootstrap import PdcaRateName
 from switchyard.domain.errors import IdempotencyConflict, InvalidField, RequestError, SwitchyardError
-from switchyard.domain.pdca.strategies import Tenants
+from switchyard.domain.pdca.strategies import Tenants, tenants_digest
 from switchyard.entrypoints.http.errors import Header, WireResponse, starlette_response
 from switchyard.entrypoints.http.pdca.errors import http_error, pdca_error
 from switchyard.entrypoints.http.pdca.rates import PdcaRates
@@ -131,7 +131,9 @@ class Counter:
         counted, grant = f"address:{limited_as(client_address(request.scope))}", None
         if endpoint.audiences:
             grant = await self._tokens.grant(authorization_header(request.scope), endpoint.audiences)
-            call.client_id, counted = grant.client_id, f"client:{grant.client_id}"
+            call.client_id = grant.client_id
+            # Clients of different accounts may have the same name.
+            counted = f"client:{tenants_digest(grant.tenants)}:{grant.client_id}"
             call.tenants = grant.tenants
         # Before the scope: a client that may not do this must not do it without a limit.
         call.headers, over = await self._rates.take(endpoint.rate, counted)
