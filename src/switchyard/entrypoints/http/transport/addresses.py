@@ -47,6 +47,7 @@ _CLIENT_HEADERS = frozenset(
         b"traceparent",
         b"tracestate",
         b"transfer-encoding",
+        b"upgrade",
         b"user-agent",
     }
 )
