@@ -159,6 +159,34 @@ async def test_an_absolute_target_still_needs_one_host_header(shared: RunningGat
         assert (answer.status, answer.reason) == (400, "INVALID_HOST")
 
 
+@pytest.mark.parametrize(
+    ("target", "version", "headers", "status", "reason"),
+    [
+        ("http://evil.example/do/order", "1.0", [], 421, "HOST_NOT_ALLOWED"),
+        ("http://evil.example/do/order", "1.0", ["Host: localhost"], 421, "HOST_NOT_ALLOWED"),
+        ("http://evil.example/do/order", "1.1", ["Host: localhost", "Connection: Upgrade", "Upgrade: h2c"], 421, None),
+        ("ftp://evil.example/do/order", "1.1", ["Host: localhost"], 400, "INVALID_HTTP"),
+        ("ws://evil.example/do/order", "1.1", ["Host: localhost"], 400, "INVALID_HTTP"),
+        ("httpx://evil.example/do/order", "1.1", ["Host: localhost"], 400, "INVALID_HTTP"),
+        ("ftp://localhost/do/order", "1.1", ["Host: localhost"], 400, "INVALID_HTTP"),
+        ("http:///do/order", "1.1", ["Host: localhost"], 400, "INVALID_HTTP"),
+        ("/do/order", "0.9", ["Host: localhost"], 505, "HTTP_VERSION_NOT_SUPPORTED"),
+        ("/do/order", "2.0", ["Host: localhost"], 505, "HTTP_VERSION_NOT_SUPPORTED"),
+        ("/do/order", "2.0", ["Host: localhost", "Connection: Upgrade", "Upgrade: h2c"], 505, None),
+        # Without its Upgrade header it is still HTTP/1.0, which needs a token.
+        ("/do/order", "1.0", ["Host: localhost", "Connection: Upgrade", "Upgrade: h2c"], 401, None),
+    ],
+)
+async def test_no_form_of_a_target_or_version_passes_the_checks(
+    shared: RunningGateway, target: str, version: str, headers: list[str], status: int, reason: str | None
+) -> None:
+    line, length = f"POST {target} HTTP/{version}", f"Content-Length: {len(DO_ORDER)}"
+    answer = await ask(shared.url, line, *headers, JSON, "Idempotency-Key: door", length, body=DO_ORDER)
+    assert answer.status == status
+    assert reason in (None, answer.reason)
+    assert (await shared.get("/orders", account="do")).json["orders"] == []
+
+
 @pytest.mark.parametrize("path", ["/orders/", "/health/", "/do/order/", "//orders", "/orders//"])
 async def test_no_answer_redirects(shared: RunningGateway, path: str) -> None:
     for method in ("GET", "POST"):

@@ -1,5 +1,6 @@
 """What one client can take: connections, by address and behind proxies; bad tokens; orders without a token."""
 
+import json
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -23,7 +24,7 @@ from tests.support.cluster import Cluster
 from tests.support.do_order import body as do_body
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.polling import until
-from tests.support.raw_requests import RawConnection, ask, connection
+from tests.support.raw_requests import RawConnection, RawResponse, ask, connection
 
 HEALTH = ("GET /health HTTP/1.1", "Host: localhost")
 NETWORKS = load_settings({"SWITCHYARD_TRUSTED_PROXIES": "127.0.0.9, 10.0.0.0/8, fd00::/8"}).trusted_proxies
@@ -255,11 +256,20 @@ async def test_bad_tokens_are_logged_as_one_summary(embedded: RunningGateway, mo
     assert not [line for line in lines if "eyJ" in str(line)], "no token appears in a log"
 
 
+DO_ORDER = json.dumps(do_body("k")).encode()
+
+
+def do_order_lines(version: str) -> list[str]:
+    length = f"Content-Length: {len(DO_ORDER)}"
+    return [f"POST /do/order HTTP/{version}", "Content-Type: application/json", "Idempotency-Key: k", length]
+
+
+async def ask_without_token(url: str, version: str, *headers: str) -> RawResponse:
+    return await ask(url, *do_order_lines(version), *headers, body=DO_ORDER)
+
+
 async def place_without_token(url: str, *headers: str) -> int:
-    order = b'{"order_id":"o","instrument":"USDJPY","side":"BUY","qty":0.1,"idempotency_key":"k"}'
-    lines = ["POST /do/order HTTP/1.1", "Content-Type: application/json", "Idempotency-Key: k"]
-    answer = await ask(url, *lines, f"Content-Length: {len(order)}", *(headers or ("Host: localhost",)), body=order)
-    return answer.status
+    return (await ask_without_token(url, "1.1", *(headers or ("Host: localhost",)))).status
 
 
 @pytest.mark.parametrize(
@@ -314,19 +324,75 @@ PROXY_HEADERS = [
     "X-ProxyUser-Ip: 203.0.113.7",
     "WL-Proxy-Client-IP: 203.0.113.7",
     "X-Scheme: https",
+    "Fly-Client-IP: 203.0.113.7",
+    "DO-Connecting-IP: 203.0.113.7",
+    "CloudFront-Viewer-Address: 203.0.113.7:1",
+    "X-Vercel-Forwarded-For: 203.0.113.7",
+    "Incap-Client-IP: 203.0.113.7",
+    "X-Sucuri-ClientIP: 203.0.113.7",
+    "X-Nf-Client-Connection-Ip: 203.0.113.7",
+    "X-Originating-IP: 203.0.113.7",
+    "Remote-Addr: 203.0.113.7",
+    "X-NginX-Proxy: true",
+    "X-Request-Id: 1",
+    "Tailscale-User-Login: somebody",
+    "HTTP_X_FORWARDED_FOR: 203.0.113.7",
+    "Idempotency_Key: k",
+    "A-Proxy-Of-Tomorrow: 1",
 ]
+# What each client sends besides Host, Content-Type, Content-Length and the key.
+CLIENT_HEADERS = {
+    "curl": ["User-Agent: curl/8.5.0", "Accept: */*"],
+    "curl, long body": ["User-Agent: curl/8.5.0", "Accept: */*", "Expect: 100-continue"],
+    "requests, httpx": ["User-Agent: x", "Accept-Encoding: gzip, deflate", "Accept: */*", "Connection: keep-alive"],
+    "urllib": ["Accept-Encoding: identity", "User-Agent: Python-urllib/3.11", "Connection: close"],
+    "fetch of Node": [
+        "Connection: keep-alive",
+        "Accept: */*",
+        "Accept-Language: *",
+        "Sec-Fetch-Mode: cors",
+        "User-Agent: node",
+        "Accept-Encoding: gzip, deflate",
+    ],
+    "HttpClient of Java": [
+        "Connection: Upgrade, HTTP2-Settings",
+        "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+        "Upgrade: h2c",
+        "User-Agent: Java-http-client/21",
+    ],
+    "HttpURLConnection": ["Cache-Control: no-cache", "Pragma: no-cache", "User-Agent: Java/21", "Accept: */*"],
+    "Go": ["User-Agent: Go-http-client/1.1", "Accept-Encoding: gzip"],
+    "Perl": ["TE: deflate,gzip;q=0.3", "Connection: TE, close", "User-Agent: libwww-perl/6.72"],
+    "traced": ["traceparent: x", "tracestate: a=b", "baggage: a=b"],
+}
 
 
 async def test_an_order_that_a_proxy_forwards_needs_a_token(embedded: RunningGateway) -> None:
     for header in PROXY_HEADERS:
-        assert await place_without_token(embedded.url, "Host: localhost", header) == 401, header
+        answer = await ask_without_token(embedded.url, "1.1", "Host: localhost", header)
+        assert answer.status == 401, header
+        assert f"header {header.partition(':')[0].lower()}" in json.loads(answer.body)["message"]
+    answer = await ask_without_token(embedded.url, "1.0", "Host: localhost")
+    assert answer.status == 401
+    assert "HTTP/1.0" in json.loads(answer.body)["message"]
     assert (await embedded.get("/orders", account="do")).json["orders"] == []
     # With a token the headers change nothing, and a program of this machine needs none.
-    answer = await embedded.request(
+    placed = await embedded.request(
         "POST", "/do/order", headers={"Via": "1.1 proxy", "Idempotency-Key": "k"}, body=do_body("k")
     )
-    assert answer.status == 201
+    assert placed.status == 201
+    token = f"Authorization: Bearer {embedded.token()}"
+    assert (await ask_without_token(embedded.url, "1.0", "Host: localhost", token)).status == 200
     assert await place_without_token(embedded.url, "Host: localhost", "User-Agent: curl", "traceparent: x") == 201
+
+
+@pytest.mark.parametrize("client", CLIENT_HEADERS)
+async def test_a_client_of_this_machine_needs_no_token(embedded: RunningGateway, client: str) -> None:
+    async with connection(embedded.url) as opened:
+        answer = await opened.ask(*do_order_lines("1.1"), "Host: localhost", *CLIENT_HEADERS[client], body=DO_ORDER)
+        if answer.status == 100:
+            answer = await opened.response()
+    assert answer.status == 201
 
 
 async def test_no_setting_lets_a_proxy_forward_an_order_without_a_token(tmp_path: Path) -> None:

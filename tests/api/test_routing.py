@@ -96,6 +96,26 @@ async def test_the_command_shows_why_a_venue_gets_no_orders(gateway: RunningGate
     assert shown.stdout.splitlines()[0].split()[:4] == ["Venue", "Kind", "State", "Breaker"]
     [cheap] = [line.split() for line in shown.stdout.splitlines() if line.startswith("cheap")]
     assert cheap[:6] == ["cheap", "paper", "open", "closed", "0", "20"]
-    [gone] = [each for each in (await gateway.get("/venues")).json["venues"] if each["venue"] == "gone"]
-    assert (gone["kind"], gone["state"]) == ("http", "closed"), "it was never read"
-    assert "not synchronised" in gone["reason"]
+    assert "gone: not synchronised: " in shown.stdout
+
+
+@pytest.mark.parametrize("scope", [None, "orders", "admin:health", "admin:kill"])
+async def test_only_an_operator_sees_the_errors_of_a_venue(gateway: RunningGateway, scope: str | None) -> None:
+    token = gateway.token(scopes=() if scope is None else (scope,))
+
+    async def reasons() -> dict[str, tuple[str, str | None]]:
+        headers = {"Authorization": f"Bearer {token}"}
+        answer = await gateway.request("GET", "/venues", account=None, headers=headers)
+        return {each["venue"]: (each["state"], each["reason"]) for each in answer.json["venues"]}
+
+    async def are_asked() -> bool:
+        return (await reasons())["cheap"] == ("open", None)
+
+    await until(are_asked)
+    state, reason = (await reasons())["gone"]
+    assert state == "closed", "it was never read"
+    if scope in ("admin:health", "admin:kill"):
+        assert reason is not None
+        assert reason.startswith("not synchronised: ")
+    else:
+        assert reason == "NOT_SYNCHRONISED"

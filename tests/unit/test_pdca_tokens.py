@@ -256,6 +256,11 @@ async def test_a_header_with_a_repeated_member_is_malformed() -> None:
     assert await reason_of(signed(header)) == "TOKEN_MALFORMED"
 
 
+async def test_an_expiry_beyond_the_year_9999_is_rejected() -> None:
+    for expiry in (253_402_300_800, 10**399):
+        assert await reason_of(signed(body=claims(exp=expiry))) == "TOKEN_INVALID"
+
+
 async def test_an_infinite_expiry_of_a_finite_number_is_rejected() -> None:
     body = b'{"iss":"noctria.auth","aud":"pdca","sub":"ops","exp":1e399,"scope":"pdca:read"}'
     assert await reason_of(signed(body=body)) == "TOKEN_INVALID"

@@ -176,6 +176,16 @@ def test_a_token_without_a_valid_expiry_is_rejected(exp: object) -> None:
     assert reason_of(signed(claims(exp=exp))) == "TOKEN_INVALID"
 
 
+YEAR_10000 = 253_402_300_800
+
+
+@pytest.mark.parametrize("exp", [YEAR_10000, YEAR_10000 * 1000, 10**399, 1e300], ids=["year", "ms", "digits", "float"])
+def test_an_expiry_beyond_the_year_9999_is_rejected(verifier: TokenVerifier, exp: float) -> None:
+    assert reason_of(signed(claims(exp=exp))) == "TOKEN_INVALID"
+    grant = verifier.grant(signed(claims(exp=YEAR_10000 - 1)))
+    assert grant.ends_at == datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
 def test_a_json_null_is_not_a_valid_expiry(verifier: TokenVerifier) -> None:
     assert reason_of(signed({"sub": "acct_1", "exp": None})) == "TOKEN_INVALID"
 

@@ -140,9 +140,9 @@ class Engine:
         """Why this process publishes nothing to Kafka, if it should."""
         return None if self.relay is None else self.relay.halted or self.relay.trouble
 
-    def venue_states(self) -> list[VenueState]:
-        """Every venue: whether orders are sent to it, and how it answers."""
-        return venue_states(self._core)
+    def venue_states(self, detailed: bool = True) -> list[VenueState]:
+        """Every venue: whether orders are sent to it, and how it answers; `detailed`: as operators may see it."""
+        return venue_states(self._core, detailed)
 
     @property
     def sends_to(self) -> tuple[VenueName, ...]:

@@ -5,27 +5,29 @@ from typing import Literal
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.rates import burst_of
 from switchyard.domain.venue_state import HealthRecord, SendState, VenueState
-from switchyard.flow.executions.gate import VenueGate
+from switchyard.flow.executions.gate import ProblemCode, VenueGate
 from switchyard.flow.health.board import HealthBoard
 from switchyard.settings import VenueSettings
 
-
-def venue_states(core: Core) -> list[VenueState]:
-    """Every venue of the settings."""
-    return [venue_state(venue, core.gates.get(venue.name), core.health) for venue in core.settings.venues]
+VenueCode = ProblemCode | Literal["NOT_REPORTED"]
 
 
-def venue_state(settings: VenueSettings, gate: VenueGate | None, health: HealthBoard) -> VenueState:
+def venue_states(core: Core, detailed: bool = True) -> list[VenueState]:
+    """Return every venue of the settings; `detailed`: with reasons as texts for operators, else as codes."""
+    return [venue_state(venue, core.gates.get(venue.name), core.health, detailed) for venue in core.settings.venues]
+
+
+def venue_state(settings: VenueSettings, gate: VenueGate | None, health: HealthBoard, detailed: bool) -> VenueState:
     """The venue as `GET /venues` shows it; without a gate another process sends to it."""
     record = health.record(settings.name)
-    state, reason = _send_state(gate, record)
+    state, code, text = _send_state(gate, record)
     latency = None if record is None else record.latency_seconds
     rate = None if record is None else record.reject_rate
     return VenueState(
         venue=settings.name,
         kind=_kind(settings.url),
         state=state,
-        reason=reason,
+        reason=text if detailed else code,
         breaker=None if record is None else record.breaker,
         faults=None if record is None else record.faults,
         rate_per_sec=settings.rate_per_sec,
@@ -35,15 +37,18 @@ def venue_state(settings: VenueSettings, gate: VenueGate | None, health: HealthB
     )
 
 
-def _send_state(gate: VenueGate | None, record: HealthRecord | None) -> tuple[SendState, str | None]:
+def _send_state(gate: VenueGate | None, record: HealthRecord | None) -> tuple[SendState, VenueCode | None, str | None]:
+    """Return the state with its reason, as a code and as a text that may quote a library's error."""
     if record is None:
-        return "unknown", "no worker has reported on it lately"
+        return "unknown", "NOT_REPORTED", "no worker has reported on it lately"
     problem = None if gate is None else gate.problem
     if gate is not None and not gate.is_open:
-        return "closed", "its orders and reports are being read" if problem is None else problem.reason
+        if problem is None:
+            return "closed", "NOT_SYNCHRONISED", "its orders and reports are being read"
+        return "closed", problem.code, problem.reason
     if record.reason is not None:
-        return "held", record.reason
-    return "open", None if problem is None else problem.reason
+        return "held", "BREAKER_OPEN", record.reason
+    return ("open", None, None) if problem is None else ("open", problem.code, problem.reason)
 
 
 def _kind(url: str) -> Literal["paper", "http", "null"]:

@@ -35,7 +35,7 @@ class VenueState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     kind: Literal["paper", "http", "null"]
     state: SendState
     reason: str | None
-    """Why orders are not sent, or what an operator should know; for people."""
+    """Why orders are not sent, or what an operator should know: a text for operators, a code for others."""
     breaker: BreakerState | None
     faults: int | None
     rate_per_sec: Decimal | None

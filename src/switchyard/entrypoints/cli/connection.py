@@ -50,14 +50,14 @@ WideOption = Annotated[bool, typer.Option("--wide", help="Full ids, and one line
 JsonOption = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 
 
-def connect(url: str | None, account: str) -> "AsyncClient":
+def connect(url: str | None, account: str, scopes: Sequence[str] = ()) -> "AsyncClient":
     """A client for the gateway, with the token of the environment or one signed with the local secret."""
     from switchyard.client import AsyncClient
 
-    return AsyncClient(*address_and_token(url, account))
+    return AsyncClient(*address_and_token(url, account, scopes))
 
 
-def address_and_token(url: str | None, account: str) -> tuple[str, str]:
+def address_and_token(url: str | None, account: str, scopes: Sequence[str] = ()) -> tuple[str, str]:
     """The gateway's address, and the token of the environment or one signed with the local secret."""
     from switchyard.client.address import gateway_url
 
@@ -66,7 +66,7 @@ def address_and_token(url: str | None, account: str) -> tuple[str, str]:
     settings = None if url and token else _settings()
     if settings is not None:
         url = url or gateway_url(settings.host, settings.port)
-        token = token or sign_token(settings, account, COMMAND_TOKEN_TTL)
+        token = token or sign_token(settings, account, COMMAND_TOKEN_TTL, scopes=scopes)
     return (url or "").rstrip("/"), token
 
 

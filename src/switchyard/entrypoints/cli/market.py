@@ -82,8 +82,10 @@ def venues(
 ) -> None:
     """Show every venue: whether orders are sent to it, why not, and how it answers."""
 
+    from switchyard.entrypoints.http.transport.auth import HEALTH_SCOPE
+
     async def load() -> list[VenueState]:
-        async with connect(url, account) as client:
+        async with connect(url, account, scopes=(HEALTH_SCOPE,)) as client:
             return await client.venues()
 
     found = asyncio.run(load())

@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from switchyard.domain.errors import InvalidKey, SwitchyardError, TooManyRequests
+from switchyard.domain.errors import InvalidKey, SwitchyardError, TooManyRequests, Unauthorized
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId
 from switchyard.domain.labels import LABEL_LENGTH_MAX
 from switchyard.entrypoints.http.errors import RETRY_SECONDS, do_error_response, starlette_response
-from switchyard.entrypoints.http.transport.addresses import came_through_proxy, client_address, is_loopback
+from switchyard.entrypoints.http.transport.addresses import client_address, is_loopback, sign_of_proxy
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.bodies import ClientGone, parse_object, read_body
@@ -49,7 +49,7 @@ class DoOrderRoutes:
     ) -> None:
         """`needs_token`: whether a token is required; None: only from clients on other machines.
 
-        A request that came through a proxy always needs one: its client may be anywhere.
+        A request that may have come through a proxy always needs one: its client may be anywhere.
         """
         self._desk = desk
         self._tokens = tokens
@@ -119,9 +119,12 @@ class DoOrderRoutes:
         authorization = authorization_header(request.scope)
         address = client_address(request.scope)
         needs_token = not is_loopback(address) if self._needs_token is None else self._needs_token
-        if authorization is not None or needs_token or came_through_proxy(request.scope):
+        if authorization is not None or needs_token:
             account = self._tokens.verify(authorization)
             return account, f"account:{account}"
+        sign = sign_of_proxy(request.scope)
+        if sign is not None:
+            raise Unauthorized("TOKEN_MISSING", f"the request needs Authorization: Bearer <token>, because {sign}")
         return self._default_account, f"address:{address}"
 
 

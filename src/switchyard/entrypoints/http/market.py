@@ -26,7 +26,7 @@ INSTRUMENTS_PAGE_MAX = 500
 
 
 class MarketRoutes:
-    """The routes; every account sees the same."""
+    """The routes; every account sees the same, and operators see why a venue gets no orders."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class MarketRoutes:
         catalogue: Catalogue,
         router: Router,
         venues: Collection[VenueName],
-        venue_states: Callable[[], list[VenueState]],
+        venue_states: Callable[[bool], list[VenueState]],
         tokens: TokenVerifier,
     ) -> None:
         self._quotes = quotes
@@ -88,6 +88,6 @@ class MarketRoutes:
         return starlette_response(json_response(200, body))
 
     async def _list_venues(self, request: Request) -> Response:
-        self._tokens.verify(authorization_header(request.scope))
+        grant = self._tokens.grant(authorization_header(request.scope))
         only(request.query_params, ())
-        return starlette_response(json_response(200, {"venues": self._venue_states()}))
+        return starlette_response(json_response(200, {"venues": self._venue_states(grant.is_operator)}))

@@ -36,8 +36,8 @@ CACHE_SIZE_MAX = 10_000
 # Expired tokens leave the memory at the first new token after this time.
 SWEEP_SECONDS = 60.0
 
-# A date that Python can still represent, for tokens that are to last for ever.
-_LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+# The last second that Python can represent. A token with a later time is an error of its issuer.
+_LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 
 # The first match counts, so a subclass stands before its base.
 _REJECTIONS: tuple[tuple[type[jwt.PyJWTError], str, str], ...] = (
@@ -56,7 +56,7 @@ _REJECTIONS: tuple[tuple[type[jwt.PyJWTError], str, str], ...] = (
 # RFC 6749: the scopes of a token are one text, separated by spaces.
 SCOPE = re.compile(r"[!#-\[\]-~]{1,64}")
 OPERATOR_SCOPES = "admin:"
-# Grants nothing but the details of `/health*`, which every other scope of an operator shows too.
+# Grants nothing but the details of `/health*` and `/venues`, which every other scope of an operator shows too.
 HEALTH_SCOPE = "admin:health"
 
 
@@ -74,7 +74,7 @@ class Grant(NamedTuple):
     @property
     def ends_at(self) -> datetime:
         """When the token expires."""
-        return datetime.fromtimestamp(min(self.expires_at, _LATEST), UTC)
+        return datetime.fromtimestamp(self.expires_at, UTC)
 
     @property
     def is_operator(self) -> bool:
@@ -304,10 +304,12 @@ def bearer_token(header: bytes) -> bytes:
 
 
 def numeric_date(claims: dict[str, Any], name: str) -> float:
-    """Return a NumericDate; rejects infinity, which Python's JSON parser accepts and which would never expire."""
+    """Return a NumericDate; rejects infinity, which Python's JSON parser accepts, and times beyond the year 9999."""
     value = claims[name]
     if type(value) is Decimal:
         value = float(value)
     if type(value) is not int and not (type(value) is float and math.isfinite(value)):
         raise Unauthorized("TOKEN_INVALID", f"the token's {name} is not a NumericDate")
+    if value > _LATEST:
+        raise Unauthorized("TOKEN_INVALID", f"the token's {name} must be in seconds and before the year 10000")
     return value

@@ -37,7 +37,7 @@ CONNECTION_AGE_SECONDS_MAX = 3600.0
 # Idle time while connections are scarce. Closing earlier than a client expects may cost it one repeated request.
 CROWDED_IDLE_SECONDS_MAX = 5.0
 
-
+_VERSIONS = frozenset({"1.0", "1.1"})
 _ABSOLUTE_FORM = re.compile(rb"https?://([^/?#]+)(/[^?#]*)?([?#].*)?", re.IGNORECASE | re.DOTALL)
 
 
@@ -46,6 +46,14 @@ def _rejection(status: HTTPStatus, reason: str, message: str) -> bytes:
 
 
 MALFORMED = _rejection(HTTPStatus.BAD_REQUEST, "INVALID_HTTP", "the request is not valid HTTP/1.1")
+BAD_TARGET = _rejection(
+    HTTPStatus.BAD_REQUEST,
+    "INVALID_HTTP",
+    "the request's target must be a path, or a URL with http or https and a host",
+)
+BAD_VERSION = _rejection(
+    HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "HTTP_VERSION_NOT_SUPPORTED", "the request must be HTTP/1.1 or HTTP/1.0"
+)
 TOO_SLOW = _rejection(
     HTTPStatus.REQUEST_TIMEOUT, "REQUEST_TIMEOUT", f"the request did not arrive within {REQUEST_SECONDS_MAX:.0f} s"
 )
@@ -64,8 +72,11 @@ TOO_MANY_CONNECTIONS = _rejection(
 )
 
 
-class _HeadTooLarge(Exception):
+class _Rejected(Exception):
     """Ends parsing from within a callback."""
+
+    def __init__(self, response: bytes) -> None:
+        self.response = response
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -148,7 +159,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as upgrade:
                 self._feed_without_upgrade(rest=data[upgrade.args[0] :])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._reject(HEAD_TOO_LARGE if isinstance(error.__context__, _HeadTooLarge) else MALFORMED)
+            self._reject(error.__context__.response if isinstance(error.__context__, _Rejected) else MALFORMED)
         else:
             if self._request_since is None and self.scope is not self.cycle.scope:
                 # The next pipelined request has started in the same data.
@@ -157,12 +168,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._reject(TOO_LARGE if self._in_body() else HEAD_TOO_LARGE)
 
     def on_headers_complete(self) -> None:
-        """Start the request if its head is within the limit."""
+        """Start the request if its head is within the limit and its version and target are served."""
         if self._request_bytes > HEAD_BYTES_MAX and self._head_bytes() > HEAD_BYTES_MAX:
-            raise _HeadTooLarge
+            raise _Rejected(HEAD_TOO_LARGE)
+        # The parser also accepts 0.9 and 2.0, which have another form.
+        if self.parser.get_http_version() not in _VERSIONS:
+            raise _Rejected(BAD_VERSION)
         if self.parser.should_upgrade():
             return
-        if not self.url.startswith(b"/"):
+        if not self.url.startswith(b"/") and self.url != b"*":
             self._use_target_authority()
         previous = self.cycle
         super().on_headers_complete()
@@ -229,7 +243,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         Java's HTTP client offers HTTP/2 this way on every plain connection. The parser would treat the body as data of
         the other protocol, and the order would arrive empty.
         """
-        head = [b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url)]
+        version = self.parser.get_http_version().encode()
+        head = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
         head += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
         self.parser = httptools.HttpRequestParser(self)
         self.parser.feed_data(b"\r\n".join([*head, b"", rest]))
@@ -238,11 +253,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Turn an absolute-form target into path and Host: a Host header beside it counts for nothing (RFC 9112)."""
         match = _ABSOLUTE_FORM.fullmatch(self.url)
         if match is None:
-            return
+            raise _Rejected(BAD_TARGET)
         authority, path, rest = match.groups()
         self.url = (path or b"/") + (rest or b"")
-        # A missing or a second Host stays an error.
+        # A second Host stays an error, and so does a missing one, except in HTTP/1.0, which does not require it.
         self.headers[:] = [(name, authority if name == b"host" else value) for name, value in self.headers]
+        if self.parser.get_http_version() == "1.0" and (b"host", authority) not in self.headers:
+            self.headers.append((b"host", authority))
 
     def _in_body(self) -> bool:
         return self._request_bytes_max == REQUEST_BYTES_MAX
