@@ -28,7 +28,7 @@ def test_the_version_is_that_of_the_installed_package() -> None:
         ("or", {"order", "orders"}),
         ("outbox re", {"resolve"}),
         ("order b", {"buy"}),
-        ("order buy USDJPY 1 --ti", {"--tif"}),
+        ("order buy USDJPY 1 --ti", {"--tif", "--timeout"}),
     ],
 )
 def test_the_completion_script_completes_commands_arguments_and_options(typed: str, offered: set[str]) -> None:
