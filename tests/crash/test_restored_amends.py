@@ -45,7 +45,7 @@ class Site:
         await self.broker.start()
         await self.process.start()
         for name in ORDERS:
-            self.orders[name] = await place(session, self.process, name, body=RESTING)
+            self.orders[name] = await place(session, self.process, name, body=RESTING, qty=10_000)
         await until_all(session, self.process, lambda order: order["status"] == "WORKING")
         assert await asyncio.to_thread(self.process.stop) == 0
         take()
@@ -55,9 +55,9 @@ class Site:
         """Amend, cancel and fill orders after the backup."""
         for name in ORDERS:
             if name.startswith("amended"):
-                await self.amended(session, name, "first", qty=500, price=90)
-        await self.amended(session, "amended_twice", "second", qty=1500, price=80)
-        await self.amended(session, "amended_and_filled", "second", qty=700, price=MARKETABLE)
+                await self.amended(session, name, "first", qty=5000, price=90)
+        await self.amended(session, "amended_twice", "second", qty=15000, price=80)
+        await self.amended(session, "amended_and_filled", "second", qty=7000, price=MARKETABLE)
         for name in ("amended_and_cancelled", "cancelled"):
             await cancel(session, self.process, self.orders[name])
         await until_equal(session, self.process, self.broker)
@@ -96,23 +96,23 @@ async def lose_and_check(site: Site, session: aiohttp.ClientSession, restore: Ca
 
     await until_equal(session, site.process, site.broker)
     assert await site.shown(session) == {
-        "amended": ("WORKING", 500, 0),
-        "amended_twice": ("WORKING", 1500, 0),
-        "amended_and_cancelled": ("CANCELED", 500, 0),
-        "amended_and_filled": ("FILLED", 700, 700),
-        "amended_then_cancelled": ("WORKING", 500, 0),
-        "amended_then_again": ("WORKING", 500, 0),
-        "cancelled": ("CANCELED", 1000, 0),
-        "untouched": ("WORKING", 1000, 0),
+        "amended": ("WORKING", 5000, 0),
+        "amended_twice": ("WORKING", 15000, 0),
+        "amended_and_cancelled": ("CANCELED", 5000, 0),
+        "amended_and_filled": ("FILLED", 7000, 7000),
+        "amended_then_cancelled": ("WORKING", 5000, 0),
+        "amended_then_again": ("WORKING", 5000, 0),
+        "cancelled": ("CANCELED", 10000, 0),
+        "untouched": ("WORKING", 10000, 0),
     }
 
     # A repeated key finds its amend, also with another body, and the next amend refers to it.
     order_id, key = site.orders["amended_then_again"], "amended_then_again_first"
-    status, answer, replayed = await amend(session, site.process, order_id, key, qty=500, price=90)
+    status, answer, replayed = await amend(session, site.process, order_id, key, qty=5000, price=90)
     assert (status, answer["status"], replayed) == (202, "AMENDED", True)
-    status, answer, _ = await amend(session, site.process, order_id, key, qty=600, price=90)
+    status, answer, _ = await amend(session, site.process, order_id, key, qty=6000, price=90)
     assert (status, answer["reason"]) == (409, "IDEMPOTENCY_CONFLICT")
-    await site.amended(session, "amended_then_again", "second", qty=800, price=MARKETABLE)
+    await site.amended(session, "amended_then_again", "second", qty=8000, price=MARKETABLE)
     await cancel(session, site.process, site.orders["amended_then_cancelled"])
     await until_equal(session, site.process, site.broker)
     for name in ("amended", "amended_twice"):
@@ -124,11 +124,11 @@ async def lose_and_check(site: Site, session: aiohttp.ClientSession, restore: Ca
         return [shown[name][0] for name in ("amended", "amended_twice")] == ["FILLED", "FILLED"]
 
     await until(is_filled, lambda: site.process.log)
-    assert (await site.shown(session))["amended"] == ("FILLED", 500, 500)
-    assert (await site.shown(session))["amended_twice"] == ("FILLED", 1500, 1500)
+    assert (await site.shown(session))["amended"] == ("FILLED", 5000, 5000)
+    assert (await site.shown(session))["amended_twice"] == ("FILLED", 15000, 15000)
     [position] = (await get(session, site.process, "/positions"))["positions"]
     filled = sum(line["qty"] for line in site.broker.events("fill"))
-    assert position["qty"] == filled == 500 + 1500 + 700 + 800
+    assert position["qty"] == filled == 5000 + 15000 + 7000 + 8000
     health = await get(session, site.process, "/health")
     assert health["status"] == "ok", health
     for alarm in (

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.cluster import Cluster
 from tests.support.contract import Contract
-from tests.support.figures import scrape
+from tests.support.figures import scrape, scrape_anew
 from tests.support.log_events import COMMON, events_on_page
 from tests.support.metric_table import documented_metrics, served_name
 from tests.support.orders import MARKET, place
@@ -101,7 +101,7 @@ async def test_metrics_logs_and_probes_are_as_documented_and_outlive_the_databas
         return [each["outbox_uncertain"] for each in figures] == [1, 1]
 
     await until(is_in_doubt, site.logs, pause_seconds=0.1)
-    figures = await scrape(session, site.gateway.url)
+    figures = await scrape_anew(session, site.gateway.url)
     assert figures["risk_rejections_total{RISK_MAX_QTY}"] == 1
     assert figures["risk_reserved_orders{JPY}"] == 1  # an order in doubt reserves its worst case
     assert figures["risk_reserved_notional{JPY}"] > 100_000

@@ -95,11 +95,11 @@ def test_an_order_passes_from_acceptance_to_the_recovery_check(run: Run, process
 
 
 def test_the_position_moves_by_the_order(run: Run) -> None:
-    done = run("legacy/gateway_e2e_smoke.sh", BACKOFFICE_ACCOUNT_ID="smoke", QTY="7")
+    done = run("legacy/gateway_e2e_smoke.sh", BACKOFFICE_ACCOUNT_ID="smoke", QTY="1007")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "PASS  the position in USDJPY went from 0 to 7"
-    again = run("legacy/gateway_e2e_smoke.sh", BACKOFFICE_ACCOUNT_ID="smoke", QTY="5")
-    assert again.stdout.splitlines()[-1] == "PASS  the position in USDJPY went from 7 to 12"
+    assert done.stdout.splitlines()[-1] == "PASS  the position in USDJPY went from 0 to 1007"
+    again = run("legacy/gateway_e2e_smoke.sh", BACKOFFICE_ACCOUNT_ID="smoke", QTY="1005")
+    assert again.stdout.splitlines()[-1] == "PASS  the position in USDJPY went from 1007 to 2012"
     rejected = run("legacy/gateway_e2e_smoke.sh", SYMBOL="NOSUCH")
     assert rejected.returncode == 1
     assert "the order was not accepted: HTTP 422" in rejected.stdout

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.support.cluster import Cluster
-from tests.support.figures import scrape
+from tests.support.figures import scrape_anew
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
 from tests.support.posts import bearer, count_orders, post
@@ -96,7 +96,7 @@ FAULTS: dict[str, Callable[[RedisServer], Coroutine[Any, Any, None]]] = {
 
 
 async def total(session: aiohttp.ClientSession, running: GatewaysWithRedis, name: str) -> float:
-    return sum([(await scrape(session, gateway.url)).get(name, 0) for gateway in running.gateways])
+    return sum([(await scrape_anew(session, gateway.url)).get(name, 0) for gateway in running.gateways])
 
 
 async def until_redis_is_used(session: aiohttp.ClientSession, running: GatewaysWithRedis) -> None:

@@ -48,6 +48,7 @@ class VirtualClock:
     """ports.clock.Clock that reads the time of the running loop."""
 
     jumped_at: datetime | None = None
+    stepped_ahead = timedelta()
 
     def now(self) -> datetime:
         return START + timedelta(seconds=self.monotonic())

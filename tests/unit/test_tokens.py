@@ -32,6 +32,7 @@ class ManualClock:
     def __init__(self) -> None:
         self.time = START
         self.jumped_at: datetime | None = None
+        self.stepped_ahead = timedelta()
 
     def now(self) -> datetime:
         return self.time

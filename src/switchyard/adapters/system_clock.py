@@ -3,7 +3,7 @@
 import os
 import random
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -20,6 +20,7 @@ class SystemClock:
     """The machine's wall clock and monotonic clock."""
 
     jumped_at: datetime | None = None
+    stepped_ahead = timedelta()
 
     def now(self) -> datetime:
         """The time in UTC."""

@@ -71,6 +71,7 @@ class DatabaseClock:
         self._difference = ZERO
         """The database's wall clock minus this clock, at the last look."""
         self._jumped_at: datetime | None = None
+        self._stepped_ahead = ZERO
 
     async def start(self) -> datetime:
         """Set the time, before any stage uses it: as the running processes have it, or as the database has it."""
@@ -85,6 +86,7 @@ class DatabaseClock:
             reading, answered_at = await self._watch(reading.stored, reading, answered_at)
         at, stored = reading.wall, reading.stored
         jumped_at = None if stored is None else stored.jumped_at
+        self._stepped_ahead = ZERO if stored is None else stored.stepped_ahead
         if stored is not None and self._time.is_shared and _is_fresh(reading):
             at += stored.ahead
         else:
@@ -95,6 +97,7 @@ class DatabaseClock:
                 at = newest + max(SEND_DEADLINES.values())
             if not self._has_measured(stored, at, answered_at):
                 jumped_at = at
+                self._stepped_ahead = self._not_passed(stored, at, answered_at)
         if reading.newest_event_at is not None:
             at = max(at, reading.newest_event_at)
         # Set at the answer, not at the question: late by the round trip at most, and never ahead.
@@ -124,7 +127,9 @@ class DatabaseClock:
             return await self.start()
         at = self._at(answered_at)
         if reading.stored is not None:
-            self._jumped_at = _later(self._jumped_at, reading.stored.jumped_at)
+            newest = _later(self._jumped_at, reading.stored.jumped_at)
+            if newest != self._jumped_at:
+                self._jumped_at, self._stepped_ahead = newest, reading.stored.stepped_ahead
             pause = reading.wall + reading.stored.ahead - at
             if self._time.is_shared and _is_fresh(reading) and pause > PAUSE_MIN:
                 log.warning("clock_paused", seconds=pause.total_seconds())
@@ -144,6 +149,11 @@ class DatabaseClock:
     def jumped_at(self) -> datetime | None:
         """The time right after it last went forward by more than any process had measured."""
         return self._jumped_at
+
+    @property
+    def stepped_ahead(self) -> timedelta:
+        """How much of that jump has certainly not passed, if this process's start found it."""
+        return self._stepped_ahead
 
     @property
     def database_offset(self) -> timedelta:
@@ -178,6 +188,13 @@ class DatabaseClock:
         measured = timedelta(seconds=passed_seconds * (1 + SLEW_MAX)) + STEP_MIN
         return passed_seconds >= 0 and at - (stored.written_at + stored.ahead) <= measured
 
+    def _not_passed(self, stored: StoredTime | None, at: datetime, ticks: float) -> timedelta:
+        """How much of the time since the stored one has not passed on this machine; none of it after a reboot."""
+        if stored is None or self._boot_id is None or stored.boot_id != self._boot_id:
+            return ZERO
+        passed = timedelta(seconds=max(ticks - stored.boot_seconds, 0.0))
+        return max(at - (stored.written_at + stored.ahead) - passed, ZERO)
+
     async def _watch(self, before: StoredTime, reading: TimeReading, answered_at: float) -> tuple[TimeReading, float]:
         """Wait for a running process to refresh the stored time; returns the last reading."""
         ends_at = self._ticks() + WATCH_SECONDS
@@ -202,6 +219,7 @@ class DatabaseClock:
             boot_id=self._boot_id,
             boot_seconds=answered_at,
             jumped_at=self._jumped_at,
+            stepped_ahead=self._stepped_ahead,
         )
         return await self._time.store(time, read=stored)
 

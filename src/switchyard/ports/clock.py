@@ -1,6 +1,6 @@
 """The clock port; tests use a clock that they move themselves."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 
@@ -13,6 +13,11 @@ class Clock(Protocol):
 
         None if there was no such jump, and for clocks that no key is judged by.
         """
+        ...
+
+    @property
+    def stepped_ahead(self) -> timedelta:
+        """How much of that jump has certainly not passed: the wall clock was stepped while this machine ran on."""
         ...
 
     def now(self) -> datetime:

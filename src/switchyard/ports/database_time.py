@@ -19,6 +19,8 @@ class StoredTime(msgspec.Struct, frozen=True, kw_only=True):
     """On that machine's clock since its boot, at `written_at`."""
     jumped_at: datetime | None
     """The processes' time right after it last went forward by more than was measured; see `Clock.jumped_at`."""
+    stepped_ahead: timedelta = timedelta()
+    """How much of that has certainly not passed; see `Clock.stepped_ahead`."""
 
 
 class TimeReading(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ class ManualClock:
         self._now = start
         self._elapsed = timedelta()
         self.jumped_at: datetime | None = None
+        self.stepped_ahead = timedelta()
 
     def now(self) -> datetime:
         """Return the current time in UTC."""

@@ -10,10 +10,11 @@ from switchyard.domain.chain import stamp
 from switchyard.ports.clock import Clock
 from switchyard.ports.database_time import StoredTime, TimeReading
 
-_READ = "SELECT ahead_seconds, written_at, boot_id, boot_seconds, jumped_at FROM steady_clock"
+_READ = "SELECT ahead_seconds, written_at, boot_id, boot_seconds, jumped_at, stepped_seconds FROM steady_clock"
 _STORE = """
-INSERT OR REPLACE INTO steady_clock (only_row, ahead_seconds, written_at, boot_id, boot_seconds, jumped_at)
-VALUES (1, ?, ?, ?, ?, ?)
+INSERT OR REPLACE INTO steady_clock
+    (only_row, ahead_seconds, written_at, boot_id, boot_seconds, jumped_at, stepped_seconds)
+VALUES (1, ?, ?, ?, ?, ?, ?)
 """
 
 
@@ -35,7 +36,14 @@ class SqliteTime:
         if read != self._stored:
             return False
         jumped_at = None if time.jumped_at is None else stamp(time.jumped_at)
-        values = (time.ahead.total_seconds(), stamp(time.written_at), time.boot_id, time.boot_seconds, jumped_at)
+        values = (
+            time.ahead.total_seconds(),
+            stamp(time.written_at),
+            time.boot_id,
+            time.boot_seconds,
+            jumped_at,
+            time.stepped_ahead.total_seconds(),
+        )
         await self._journal.maintain(lambda connection: connection.execute(_STORE, values).fetchall())
         self._stored = time
         return True
@@ -45,11 +53,12 @@ def _stored_time(connection: apsw.Connection) -> StoredTime | None:
     row = connection.execute(_READ).fetchone()
     if row is None:
         return None
-    ahead_seconds, written_at, boot_id, boot_seconds, jumped_at = row
+    ahead_seconds, written_at, boot_id, boot_seconds, jumped_at, stepped_seconds = row
     return StoredTime(
         ahead=timedelta(seconds=ahead_seconds),
         written_at=datetime.fromisoformat(written_at),
         boot_id=boot_id,
         boot_seconds=boot_seconds,
         jumped_at=None if jumped_at is None else datetime.fromisoformat(jumped_at),
+        stepped_ahead=timedelta(seconds=stepped_seconds),
     )

@@ -1,6 +1,6 @@
 """How long an order may be sent after its acceptance, and how long a failed attempt waits before the next one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -34,6 +34,10 @@ def backoff(attempt: int, jitter: float) -> timedelta:
     return timedelta(seconds=seconds * (1 + jitter / 10))
 
 
+def _as_it_is(time: datetime) -> datetime:
+    return time
+
+
 class RetryLimits(msgspec.Struct, frozen=True):
     """How often, and for how long after its acceptance, an order that is proven unsent is sent again.
 
@@ -43,6 +47,8 @@ class RetryLimits(msgspec.Struct, frozen=True):
 
     retries_max: int
     wait_max: timedelta
+    counted_from: Callable[[datetime], datetime] = _as_it_is
+    """When the wait of an order of that time began: later, if the clock was stepped ahead since."""
     ends_by_time_only: bool = False
     """Whether orders are sent again for as long as they may wait, however often; cancels and amends are counted."""
 
@@ -58,16 +64,20 @@ class RetryLimits(msgspec.Struct, frozen=True):
         if order.status != "ACCEPTED":
             return False
         since = row.updated_at if row.last_error in _DOUBT_ENDED else order.accepted_at
-        return at >= since + self.wait_max
+        return at >= self.counted_from(since) + self.wait_max
 
 
-def retry_limits(retries_max: int, wait_max: timedelta | None = None) -> RetryLimits:
+def retry_limits(
+    retries_max: int,
+    wait_max: timedelta | None = None,
+    counted_from: Callable[[datetime], datetime] = _as_it_is,
+) -> RetryLimits:
     """The limits of an order that cannot be sent; without a `wait_max`, it may wait as long as all retries take.
 
     That is the sum of their backoffs with the largest jitter: 561 s for 8 retries. At least the longest send deadline,
     because orders wait in a queue without any failure, too.
     """
     if wait_max is not None:
-        return RetryLimits(retries_max, wait_max, ends_by_time_only=True)
+        return RetryLimits(retries_max, wait_max, counted_from, ends_by_time_only=True)
     retries = sum((backoff(attempt, 1) for attempt in range(1, retries_max + 1)), timedelta())
-    return RetryLimits(retries_max, max(retries, *SEND_DEADLINES.values()))
+    return RetryLimits(retries_max, max(retries, *SEND_DEADLINES.values()), counted_from)

@@ -90,6 +90,7 @@ class MetricsPage:
         self._clock = clock
         self._token = token
         self._turn = asyncio.Lock()
+        self._number = 0
         self._last: tuple[float, bytes] | None = None
 
     async def show(self, request: Request) -> Response:
@@ -97,14 +98,17 @@ class MetricsPage:
         token = request.headers.get("x-metrics-token", "")
         if self._token and not hmac.compare_digest(token.encode(), self._token.encode()):
             raise Unauthorized("METRICS_TOKEN", "X-Metrics-Token is missing or wrong")
-        return Response(await self._rendered(), media_type=METRICS_TYPE)
+        number, page = await self._rendered()
+        # Tells readers who compare two pages whether the second one was rendered anew.
+        return Response(page, media_type=METRICS_TYPE, headers={"ETag": f'"{number}"'})
 
-    async def _rendered(self) -> bytes:
+    async def _rendered(self) -> tuple[int, bytes]:
         async with self._turn:
             if self._last is None or self._clock.monotonic() - self._last[0] >= KEPT_SECONDS:
                 await self._refresh()
+                self._number += 1
                 self._last = self._clock.monotonic(), generate_latest(self._registry)
-            return self._last[1]
+            return self._number, self._last[1]
 
 
 def sees_details(request: Request, tokens: TokenVerifier) -> bool:

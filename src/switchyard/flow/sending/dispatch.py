@@ -104,7 +104,7 @@ class Dispatcher:
         self._rates = rates or VenueRates({}, clock, metrics)
         self._waiting = waiting
         self._first_sends = FirstSends(venues, clock)
-        self._retries = decisions.retry_limits(retry_max, wait_max)
+        self._retries = decisions.retry_limits(retry_max, wait_max, partial(_counted_from, clock))
         self._instead = Instead(self._first_sends, kills, self._retries)
         self._outcomes = OutcomeWriter(
             worker=worker,
@@ -358,3 +358,9 @@ class Dispatcher:
             return instead or decisions.begin_attempt(newest, row, self._worker, now)
 
         return Proposal(claimed.order_id, decision)
+
+
+def _counted_from(clock: Clock, time: datetime) -> datetime:
+    """When a wait of that time began: a step of the clock is no time in which an order has waited."""
+    is_before = clock.jumped_at is not None and time < clock.jumped_at
+    return time + clock.stepped_ahead if is_before else time

@@ -189,7 +189,8 @@ CREATE TABLE steady_clock (
     written_at timestamptz NOT NULL,
     boot_id text,
     boot_seconds double precision NOT NULL,
-    jumped_at timestamptz
+    jumped_at timestamptz,
+    stepped_ahead interval NOT NULL
 );
 
 CREATE TABLE positions (

@@ -240,5 +240,6 @@ CREATE TABLE steady_clock (
     written_at    TEXT NOT NULL,
     boot_id       TEXT,
     boot_seconds  REAL NOT NULL,
-    jumped_at     TEXT
+    jumped_at     TEXT,
+    stepped_seconds REAL NOT NULL
 ) STRICT;

@@ -16,6 +16,11 @@ class OffsetClock:
     def jumped_at(self) -> None:
         """No key is judged by this clock."""
 
+    @property
+    def stepped_ahead(self) -> timedelta:
+        """No order waits by this clock."""
+        return timedelta()
+
     def now(self) -> datetime:
         """The time in UTC, with the offset."""
         return self._clock.now() + self._offset
