@@ -114,7 +114,7 @@ async def test_metrics_logs_and_probes_are_as_documented_and_outlive_the_databas
     await until(lambda: is_away(session, site), site.logs, pause_seconds=0.1)
     server.start()
     await until(lambda: site.has_status("ready", "degraded"), site.logs, pause_seconds=0.1)
-    assert (await scrape(session, site.gateway.url))["journal_up"] == 1
+    assert (await scrape_anew(session, site.gateway.url))["journal_up"] == 1
     for process in site.processes:
         assert await asyncio.to_thread(process.stop) == 0
     check_lines(site.logs())
