@@ -94,7 +94,7 @@ class RepeatedExecutions:
         times.append(event.at)
         if len(times) < self._fills_max or times[-1] - times[0] > self._window:
             return
-        named = {"account_id": order.account_id, "strategy": order.strategy, "fills": len(times)}
+        account_id, strategy = order.account_id, order.strategy
         reason = f"{len(times)} orders of the strategy were filled within {self._window.total_seconds():g} s"
         # All gateways count the same fills: with the id of the last one they set one kill, which a person clears once.
         new_id = kill_id(ulid(int(event.at.timestamp() * 1000), event.seq))
@@ -103,12 +103,24 @@ class RepeatedExecutions:
         except TooManyKills as error:
             # The fills stay counted: the next one tries again. `/health/ready` says so for as long as it lasts.
             if not self._is_full:
-                log.critical("strategy_not_suspended", **named, error=str(error))
+                log.critical(
+                    "strategy_not_suspended",
+                    account_id=account_id,
+                    strategy=strategy,
+                    fills=len(times),
+                    error=str(error),
+                )
             self._is_full = True
             return
         self._is_full = False
         if kill.kill_id == new_id:  # not for fills of orders that were sent before the kill
-            log.critical("strategy_suspended", **named, kill_id=kill.kill_id)
+            log.critical(
+                "strategy_suspended",
+                account_id=account_id,
+                strategy=strategy,
+                fills=len(times),
+                kill_id=kill.kill_id,
+            )
         self._forget(order.account_id, order.strategy)  # after it was cleared, as many fills are needed again
 
     def _times_of(self, account: AccountId, strategy: str) -> deque[datetime]:
