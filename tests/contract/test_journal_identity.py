@@ -1,5 +1,6 @@
 """The journal's identity on every engine: installation, epochs, and the append that rejects another history."""
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.connections import connect
 from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.adapters.sqlite.open_files import OpenFiles
 from switchyard.domain.bus import Place
 from switchyard.domain.changes import Cursor
 from switchyard.domain.errors import HistoryMismatch, JournalBroken
@@ -281,3 +283,16 @@ async def test_a_stream_id_of_a_replaced_history_asks_for_a_resync() -> None:
         messages = await take(kept, 4)
         assert [message.event for message in messages] == ["order_update"] * 4
         assert messages[0].id == 5 + EPOCH_GAP + 1
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+def test_a_file_that_got_shorter_is_noticed(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / "database.db"
+    for name in ("", "-wal", "-shm"):
+        Path(f"{path}{name}").write_bytes(b"x" * 100)
+    files = OpenFiles(path)
+    with Path(f"{path}{suffix}").open("ab") as grown:
+        grown.write(b"x" * 100)
+    assert files.problem is None
+    os.truncate(f"{path}{suffix}", 150)
+    assert files.problem is not None and "got shorter" in files.problem
