@@ -11,11 +11,13 @@ from rich.console import Console
 
 from bench.bus.report import BusStep, bus_section
 from bench.checkouts import base_checkout, this_checkout
+from bench.counts import Calls, Instructions, counts_sections, valgrind_facts
 from bench.drain.report import Drain, drain_section
 from bench.facts import busy_share, load_facts, machine_facts, postgres_facts
 from bench.growth.plot import growth_svg
 from bench.growth.report import Growth, growth_section
 from bench.keys import key_figures
+from bench.latency import Stages, stages_section
 from bench.lookups import LookupRow, lookup_section, measure_lookups
 from bench.measure import Bench
 from bench.options import Options, parsed_options
@@ -30,7 +32,7 @@ from tests.support.postgres import PostgresServer
 
 # Parts that need none of the servers; run alone, they need nothing installed.
 WITHOUT_SERVERS = {"keys", "cache"}
-WITHOUT_WRK = WITHOUT_SERVERS | {"drain", "rebuild"}
+WITHOUT_WRK = WITHOUT_SERVERS | {"drain", "rebuild", "counts", "latency"}
 # How long the CPU use of other processes is sampled before each measurement.
 QUIET_SECONDS = 1.0
 
@@ -63,8 +65,10 @@ def main() -> int:
 def _measure(console: Console, options: Options, results: list[Result]) -> tuple[dict[str, str], bool]:
     """Add the results of all measurements; returns the facts of the run, and whether every measurement completed."""
     allow_many_files()
-    # Fails before the first measurement if wrk or the base is missing.
+    # Fails before the first measurement if wrk, Valgrind or the base is missing.
     facts = {} if set(options.only) <= WITHOUT_WRK else load_facts()
+    if "counts" in options.only:
+        facts |= valgrind_facts()
     checkouts = {False: this_checkout()}
     if options.base is not None:
         checkouts[True] = base_checkout(options.base)
@@ -90,12 +94,14 @@ def _measure(console: Console, options: Options, results: list[Result]) -> tuple
 def _sections(results: Sequence[Result], lookups: Sequence[LookupRow]) -> list[Section]:
     return [
         orders_section([result for result in results if isinstance(result, Row)]),
+        stages_section([result for result in results if isinstance(result, Stages)]),
         stored_section([result for result in results if isinstance(result, Stored)]),
         overload_section([result for result in results if isinstance(result, Overload)]),
         drain_section([result for result in results if isinstance(result, Drain)]),
         bus_section([result for result in results if isinstance(result, BusStep)]),
         growth_section([result for result in results if isinstance(result, Growth)]),
         lookup_section(lookups),
+        *counts_sections([result for result in results if isinstance(result, Instructions | Calls)]),
     ]
 
 

@@ -13,6 +13,7 @@ DEFAULT_PARTS = (
     "risk",
     "e2e",
     "half",
+    "latency",
     "paper",
     "overload",
     "keys",
@@ -21,8 +22,8 @@ DEFAULT_PARTS = (
     "bus",
     "rebuild",
 )
-# Takes half an hour.
-LONG_PARTS = ("growth",)
+# Take half an hour; `counts` also needs Valgrind.
+LONG_PARTS = ("growth", "counts")
 
 
 class Options(argparse.Namespace):
@@ -33,6 +34,7 @@ class Options(argparse.Namespace):
     connections: list[int]
     rate: int | None
     streams: int
+    orders: int
     rows: int
     entries: int
     growth: list[int]
@@ -58,9 +60,10 @@ def parsed_options() -> Options:
     parser.add_argument(
         "--rate",
         type=_positive,
-        help="orders per second of the half load, instead of half of the end-to-end rate of the base",
+        help="orders per second of the half load, instead of half of the end-to-end rate of the base, and of latency",
     )
     parser.add_argument("--streams", type=_positive, default=1_000, help="idle streams (%(default)s)")
+    parser.add_argument("--orders", type=_positive, default=640, help="orders of each count (%(default)s)")
     parser.add_argument("--rows", type=_positive, default=50_000, help="rows of each drain (%(default)s)")
     parser.add_argument(
         "--entries",

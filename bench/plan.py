@@ -9,17 +9,19 @@ from typing import NamedTuple
 from bench.bus.measure import measure_bus
 from bench.bus.rebuild import measure_rebuild
 from bench.bus.report import BusStep
+from bench.counts import CLIENTS, WORKS, Calls, Instructions, measure_calls, measure_instructions
 from bench.drain.measure import drain, queues
 from bench.drain.report import Drain
 from bench.growth.measure import measure_growth
 from bench.growth.report import Growth
+from bench.latency import PER_SECOND, Stages, measure_stages
 from bench.measure import Bench
 from bench.options import ACCEPTING, Options
 from bench.overload import Overload, measure_overload
 from bench.report import NAMES, WORKING_PEERS, Part, Row, medians, server_name
 from bench.stored import Stored
 
-Result = Row | Stored | Overload | Drain | BusStep | Growth
+Result = Row | Stored | Overload | Drain | BusStep | Growth | Instructions | Calls | Stages
 
 ENGINES: tuple[Part, ...] = ("sqlite", "postgres")
 # Enough to fill commit groups; the comparison is of the streams, not of the levels.
@@ -43,6 +45,12 @@ def measurements(bench: Bench, options: Options, done: Sequence[Result]) -> Iter
     for _ in range(options.rounds):
         if "half" in options.only:
             yield from _half_load(bench, options, bases, done)
+    if "latency" in options.only:
+        for part in ENGINES:
+            for is_base in bases:
+                title = f"{server_name(part, is_base=is_base)}, latency to a broker"
+                rate = options.rate or PER_SECOND
+                yield Measurement(title, measure_stages(bench, part, rate, is_base=is_base))
     if "overload" in options.only:
         for part in ENGINES:
             for is_base in bases:
@@ -57,6 +65,8 @@ def measurements(bench: Bench, options: Options, done: Sequence[Result]) -> Iter
     if "rebuild" in options.only:
         title = f"rebuild of {options.entries:,} entries"
         yield Measurement(title, measure_rebuild(options.entries, bench.folder, bench.new_database))
+    if "counts" in options.only:
+        yield from _counts(bench, options, bases)
     if "growth" in options.only:
         for part in ENGINES:
             yield Measurement(f"{NAMES[part]}, growth", measure_growth(bench, part, options.growth))
@@ -109,6 +119,19 @@ def _half_load(bench: Bench, options: Options, bases: Sequence[bool], done: Sequ
         for is_base in bases:
             title = f"{server_name(part, is_base=is_base)}, {rate:,.0f} per second"
             yield Measurement(title, bench.half_load(part, rate, is_base=is_base))
+
+
+def _counts(bench: Bench, options: Options, bases: Sequence[bool]) -> Iterator[Measurement]:
+    for work in WORKS:
+        for is_base in bases if work != "hello" else (False,):
+            name = server_name("hello" if work == "hello" else "sqlite", is_base=is_base)
+            results = measure_instructions(bench, work, options.orders, is_base=is_base)
+            yield Measurement(f"{name}, instructions of {options.orders:,} orders, {work}", results)
+    for clients in (CLIENTS, 1):
+        for is_base in bases:
+            name = server_name("sqlite", is_base=is_base)
+            calls = measure_calls(bench, clients, options.orders, is_base=is_base)
+            yield Measurement(f"{name}, Python calls of {options.orders:,} orders, {clients} at once", calls)
 
 
 def _half_rate(part: Part, of_base: bool, done: Sequence[Result]) -> float | None:

@@ -63,15 +63,15 @@ def _together(bench: Bench, kafka: Kafka) -> Iterator[BusStep]:
         books = SqliteStore(folder / "office", "backoffice.db")
         press_orders(server.url, tokens(bench.secret), END_TO_END_CONNECTIONS, WARM_UP_SECONDS, ORDER)
         wait_until_finished(store)
-        _until(lambda: _not_booked(books, store))  # the group has shared the partitions out
+        wait_until_none(lambda: not_booked(books, store))  # the group has shared the partitions out
         before, head_before = _entries(books), _head(store)
         with watched(server.pid) as server_peak, watched(office.pid) as office_peak:
             began = time.monotonic()
             orders, per_second = _load(bench, server.url, store)
             filled_seconds, head = orders / per_second, _head(store)
-            _until(lambda: head - int(store.rows(_RELAYED)[0][0]))
+            wait_until_none(lambda: head - int(store.rows(_RELAYED)[0][0]))
             relayed_seconds = time.monotonic() - began
-            _until(lambda: _not_booked(books, store))
+            wait_until_none(lambda: not_booked(books, store))
             booked_seconds = time.monotonic() - began
         entries = _entries(books) - before
     if entries < 2 * orders:
@@ -112,13 +112,13 @@ def _entries(books: Store) -> int:
     return int(books.rows(_ENTRIES)[0][0])
 
 
-def _not_booked(books: Store, store: Store) -> int:
+def not_booked(books: Store, store: Store) -> int:
     """How far the accounts together are behind their last events: each partition is read on its own."""
     booked = {row[0]: int(row[1]) for row in books.rows(_BOOKED)}
     return sum(int(row[1]) - booked.get(row[0], 0) for row in store.rows(_LAST))
 
 
-def _until(left: Callable[[], int]) -> None:
+def wait_until_none(left: Callable[[], int], stalled_seconds_max: float = STALLED_SECONDS_MAX) -> None:
     """Wait until nothing is left; raises BenchError if nothing moves."""
     last, since = left(), time.monotonic()
     while last > 0:
@@ -126,5 +126,5 @@ def _until(left: Callable[[], int]) -> None:
         now = left()
         if now < last:
             last, since = now, time.monotonic()
-        elif time.monotonic() - since > STALLED_SECONDS_MAX:
-            raise BenchError(f"{last} are left and nothing has moved for {STALLED_SECONDS_MAX:.0f} s")
+        elif time.monotonic() - since > stalled_seconds_max:
+            raise BenchError(f"{last} are left and nothing has moved for {stalled_seconds_max:.0f} s")

@@ -24,11 +24,11 @@ async def fill(rows: int) -> None:
     order = msgspec.json.decode(PAYLOAD) | {"price": 100}
     lanes = cycle(product(SYMBOLS, range(ACCOUNTS)))
     async with running_engine(settings, "gateway") as engine:
-        desk = engine.desks.orders
+        service = engine.services.orders
         for numbers in chunks(rows):
             await asyncio.gather(
                 *(
-                    desk.place(AccountId(f"bench-{account:03}"), order | {"symbol": symbol}, f"key-{number}")
+                    service.place(AccountId(f"bench-{account:03}"), order | {"symbol": symbol}, f"key-{number}")
                     for number, (symbol, account) in zip(numbers, lanes, strict=False)
                 )
             )
