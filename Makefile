@@ -12,7 +12,7 @@ REDOCLY := @redocly/cli@2.73.0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up test test-contract test-kafka test-airflow test-operate test-browser chaos check compose-gateway format bench audit sbom lock clean
+.PHONY: help install install-dev up test test-all test-contract test-kafka test-airflow test-operate test-browser chaos mutants check compose-gateway format bench audit sbom lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -24,9 +24,12 @@ install-dev: $(VENV)/.installed-dev ## The same, with the tools for tests, check
 up: install ## Run everything in one process on embedded defaults
 	$(BIN)/switchyard up
 
-test: install-dev $(VENV)/.installed-generator ## Run all tests; they start PostgreSQL and Redis themselves
-	@echo "Kafka is librdkafka's mock cluster here. Left to targets of their own: make test-kafka (a real Apache Kafka, needs Java 17 and Maven), make test-contract (Redocly, needs Node.js), make test-airflow (a real Airflow), make test-operate (alerts, needs Prometheus), make test-browser (the dashboard, needs Chromium), make chaos (longer faults)"
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: install-dev ## Run the tests of single parts, and one of processes for each promise; they start PostgreSQL and Redis themselves
+	@echo "Left to make test-all: the other tests of processes that are killed, paused and cut off. Left to targets of their own: make test-kafka (a real Apache Kafka, needs Java 17 and Maven), make test-contract (Redocly, needs Node.js), make test-airflow (a real Airflow), make test-operate (alerts, needs Prometheus), make test-browser (the dashboard, needs Chromium), make chaos (longer faults)"
+	$(BIN)/python -m pytest --core -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
+
+test-all: install-dev $(VENV)/.installed-generator ## Run all tests that need nothing but PyPI; Kafka is librdkafka's mock cluster
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal $(ARGS)
 
 test-contract: install-dev $(VENV)/.installed-generator ## Lint and test the HTTP contract (needs Node.js 20 or newer)
 	$(BIN)/switchyard openapi --format yaml > $(VENV)/openapi.yaml
@@ -52,6 +55,9 @@ test-airflow: install-dev $(VENV)/.installed-airflow ## Run rechecks by a real A
 chaos: install-dev ## Attack real processes with seeded faults: ARGS="--seed 1 --faults 500 --seconds 3600"
 	$(BIN)/python -m tests.nemesis $(ARGS)
 
+mutants: install-dev ## Break each rule in a copy of the sources, and see its tests fail: ARGS="-n 2 -k partition"
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 check: install-dev ## Check format, lint rules, types and import directions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -66,7 +72,7 @@ format: install-dev ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install-dev ## Measure throughput side by side (needs wrk; with the jars of `make test-kafka`, on a real Kafka)
+bench: install-dev ## Measure throughput side by side (needs wrk; with the jars of `make test-kafka`, on a real Kafka), or ARGS="--only counts" the work of an order (needs valgrind)
 	$(if $(wildcard $(VENV)/.installed-kafka),TEST_KAFKA_LIBS=$(abspath $(VENV))/kafka) $(BIN)/python -m bench $(ARGS)
 
 audit: install-dev ## Look for known vulnerabilities in the locked dependencies (asks the advisory database on the network)

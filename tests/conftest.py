@@ -10,7 +10,9 @@ import aiohttp
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import tiers
 from tests.support.cluster import Cluster
+from tests.support.costs import OPTION, Costs
 from tests.support.postgres import PostgresServer
 from tests.support.redis import RedisServer
 from tests.support.time_limit import pytest_timeout_set_timer
@@ -31,13 +33,37 @@ os.environ["XDG_STATE_HOME"] = _STATE_HOME
 _SLOW_FIRST = {folder: rank for rank, folder in enumerate(("crash", "nemesis", "e2e", "kafka", "api"))}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that choose and measure tests."""
+    parser.addoption(
+        tiers.OPTION, action="store_true", help="run the tests of `make test`, not those of `make test-all`"
+    )
+    parser.addoption(OPTION, type=Path, help="append the processor seconds of each test to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the tests if that is asked for."""
+    path = config.getoption(OPTION)
+    if path is not None:
+        config.pluginmanager.register(Costs(path.absolute()))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the modules of which no test was asked for."""
+    is_module = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_module and config.getoption(tiers.OPTION) and not tiers.has_core(collection_path) else None
+
+
 def pytest_unconfigure() -> None:
     """Remove the state folder of the run."""
     shutil.rmtree(_STATE_HOME, ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slow folders first: a long test that starts last would run alone at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the tests, the slow folders first: a long test that starts last would run alone at the end."""
+    if config.getoption(tiers.OPTION):
+        config.hook.pytest_deselected(items=[item for item in items if not tiers.is_core(item)])
+        items[:] = filter(tiers.is_core, items)
     items.sort(key=lambda item: _SLOW_FIRST.get(item.path.parent.name, len(_SLOW_FIRST)))
 
 
@@ -63,7 +89,8 @@ async def engine_settings(request: pytest.FixtureRequest) -> AsyncIterator[dict[
         yield {}
         return
     async with borrowed_database(request.getfixturevalue("postgres_server")) as url:
-        yield {"SWITCHYARD_DATABASE_URL": url}
+        # As on SQLite, where it is the default: the tests of `/do/order` and of its limits use no tokens.
+        yield {"SWITCHYARD_DATABASE_URL": url, "DO_REQUIRE_TOKEN": "false"}
 
 
 @pytest.fixture
