@@ -20,7 +20,7 @@ from switchyard.entrypoints.http.reconcile import ReconcileRoutes
 from switchyard.entrypoints.http.reference.page import reference_page
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
 from switchyard.ports.ledger import LedgerUnavailable, Posted
-from tests.support.books import KEEPS_BOOKS, RunningBackOffice, running_backoffice_api
+from tests.support.books import KEEPS_BOOKS, InnerBackOffice, RunningBackOffice, inner_backoffice
 from tests.support.contract import Contract
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.polling import until
@@ -29,10 +29,10 @@ from tests.support.process import SECRET, run_command
 
 
 @asynccontextmanager
-async def trading(folder: Path, **settings: str) -> AsyncIterator[tuple[RunningGateway, RunningBackOffice]]:
+async def trading(folder: Path, **settings: str) -> AsyncIterator[tuple[RunningGateway, InnerBackOffice]]:
     """A gateway that keeps the books, with the back office's API."""
-    settings = {**KEEPS_BOOKS, "SWITCHYARD_BACKOFFICE_PORT": "0", **settings}
-    async with running_gateway(folder, **settings) as gateway, running_backoffice_api(gateway) as office:
+    settings = {"SWITCHYARD_BACKOFFICE_PORT": "0", **settings}
+    async with running_gateway(folder, **settings) as gateway, inner_backoffice(gateway) as office:
         yield gateway, office
 
 
@@ -163,13 +163,12 @@ async def test_books_that_cannot_be_written_say_so_until_they_have_caught_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with trading(tmp_path) as (gateway, office):
-        assert gateway.engine.backoffice is not None
         yesterday = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
 
         async def fail(*_: object) -> Posted:
             raise LedgerUnavailable("no space left")
 
-        monkeypatch.setattr(gateway.engine.backoffice.ledger, "post", fail)
+        monkeypatch.setattr(office.parts.ledger, "post", fail)
         await gateway.place()
 
         async def shows(status: str) -> bool:
@@ -205,9 +204,8 @@ async def test_pages_of_positions_and_balances_reach_every_row(tmp_path: Path) -
 
 async def test_the_served_routes_are_those_of_the_contract_and_of_the_reference_page(tmp_path: Path) -> None:
     async with trading(tmp_path) as (gateway, office):
-        assert gateway.engine.backoffice is not None
         tokens = TokenVerifier(SECRET, clock=gateway.engine.wall_clock)
-        books = gateway.engine.backoffice
+        books = office.parts
         routes = [*BackOfficeRoutes(books, tokens, None).routes, *ReconcileRoutes(books.reconcile, tokens).routes]
         served = {
             (method, route.path.replace("{break_id}", "{breakId}"))

@@ -51,7 +51,8 @@ async def test_a_canary_names_the_step_at_which_the_path_ends(tmp_path: Path) ->
     venue = f"http://127.0.0.1:{free_port()}"
     async with running_gateway(tmp_path, VENUE_URL_SIM=venue) as gateway:
         token = gateway.token("canary")
-        waits = ("buy", "USDJPY", "1000", "--limit", "1", "--no-books", "--seconds", "3", "--url", gateway.url)
+        # Long enough for the steps before the send on a busy machine.
+        waits = ("buy", "USDJPY", "1000", "--limit", "1", "--no-books", "--seconds", "15", "--url", gateway.url)
         code, result = await run_canary(*waits, SWITCHYARD_TOKEN=token)
         assert (code, result["status"]) == (1, "ACCEPTED")
         assert steps_of(result) == [("ready", True), ("accepted", True), ("repeated", True), ("sent", False)]

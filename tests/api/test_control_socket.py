@@ -13,8 +13,9 @@ import aiohttp
 import pytest
 
 from switchyard.adapters.sqlite.connections import hold_alone
+from switchyard.domain.errors import TooManyKills
 from switchyard.entrypoints.control import server
-from switchyard.entrypoints.control.messages import REQUEST_BYTES_MAX
+from switchyard.entrypoints.control.messages import REQUEST_BYTES_MAX, Declined
 from switchyard.flow.kill.switch import KillSwitch
 from tests.support.cluster import Cluster
 from tests.support.polling import DEADLINE_SECONDS, until
@@ -284,3 +285,9 @@ async def test_an_unfinished_request_is_disconnected(tmp_path: Path, monkeypatch
     assert await reader.read() == b""
     writer.close()
     await listening.stop()
+
+
+def test_a_back_office_can_tell_the_bound_of_kills_from_other_errors() -> None:
+    error = Declined.of(TooManyKills.of(4, "programs", "clear some")).error()
+    assert isinstance(error, TooManyKills)
+    assert str(error) == "4 kills set by programs are active, the maximum: clear some"

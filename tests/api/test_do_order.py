@@ -27,7 +27,7 @@ async def gateway(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[RunningGateway]:
     """One gateway for all tests; each test has its own account."""
-    settings = {"DO_RATE_PER_MIN": "10000"}
+    settings = {"DO_RATE_PER_MIN": "10000", "DO_REQUIRE_TOKEN": "false"}
     if request.param == "postgres":
         settings["SWITCHYARD_DATABASE_URL"] = request.getfixturevalue("postgres_server").create_database()
     async with running_gateway(tmp_path_factory.mktemp(request.param), **settings) as running:

@@ -130,6 +130,20 @@ def test_the_client_behind_proxies_is_the_last_address_that_is_no_proxy(forwarde
     assert Proxies(NETWORKS).client_of("127.0.0.9", forwarded) == client
 
 
+@pytest.mark.parametrize(
+    ("written", "trusted", "others"),
+    [
+        ("::ffff:127.0.0.9", ["127.0.0.9", "::ffff:127.0.0.9"], ["127.0.0.8", "::7f00:9"]),
+        ("::ffff:10.0.0.0/104", ["10.1.2.3", "::ffff:a01:203"], ["11.0.0.1"]),
+        ("::ffff:0:0/96", ["127.0.0.1", "203.0.113.7"], ["2001:db8::1"]),
+        ("::/0", ["2001:db8::1"], ["127.0.0.1"]),
+    ],
+)
+def test_a_proxy_may_be_written_as_an_ipv4_address_in_ipv6(written: str, trusted: list[str], others: list[str]) -> None:
+    proxies = Proxies(load_settings({"SWITCHYARD_TRUSTED_PROXIES": written}).trusted_proxies)
+    assert [proxies.trusts(address) for address in (*trusted, *others)] == [True] * len(trusted) + [False] * len(others)
+
+
 def test_an_ipv6_client_is_limited_by_its_network() -> None:
     assert limited_as("2001:db8::1") == limited_as("2001:db8::ffff:1") != limited_as("2001:db8:0:1::1")
     assert limited_as("::ffff:192.0.2.1") == limited_as("192.0.2.1") != limited_as("192.0.2.2")
@@ -386,6 +400,35 @@ async def test_an_order_that_a_proxy_forwards_needs_a_token(embedded: RunningGat
     assert await place_without_token(embedded.url, "Host: localhost", "User-Agent: curl", "traceparent: x") == 201
 
 
+TARGETS = [
+    ("/do/order", "orders.example.com", 401),
+    ("/do/order", "orders.example.com:{port}", 401),
+    ("/do/order", "localhost:1", 401),
+    ("/do/order", "[::1]:1", 401),
+    ("http://orders.example.com/do/order", "localhost", 401),
+    ("https://localhost/do/order", "localhost", 401),
+    ("HTTPS://localhost:{port}/do/order", "localhost:{port}", 401),
+    ("/do/order", "localhost:{port}", 201),
+    ("/do/order", "LOCALHOST.", 200),
+    ("/do/order", "127.0.0.1:{port}", 200),
+    ("/do/order", "[::1]:{port}", 200),
+    ("HTTP://localhost:{port}/do/order", "orders.example.com", 200),
+]
+
+
+@pytest.mark.parametrize("settings", [{}, {"DO_REQUIRE_TOKEN": "false"}])
+async def test_an_order_of_this_machine_for_another_host_needs_a_token(
+    tmp_path: Path, settings: dict[str, str]
+) -> None:
+    """A proxy that keeps the Host, and adds no header, forwards it under the name of the site."""
+    async with running_gateway(tmp_path, SWITCHYARD_ALLOWED_HOSTS="orders.example.com", **settings) as gateway:
+        port = gateway.url.rpartition(":")[2]
+        for target, host, status in TARGETS:
+            lines = [line.format(port=port) for line in (f"POST {target} HTTP/1.1", f"Host: {host}")]
+            answer = await ask(gateway.url, *lines, *do_order_lines("1.1")[1:], body=DO_ORDER)
+            assert answer.status == status, lines
+
+
 @pytest.mark.parametrize("client", CLIENT_HEADERS)
 async def test_a_client_of_this_machine_needs_no_token(embedded: RunningGateway, client: str) -> None:
     async with connection(embedded.url) as opened:
@@ -419,6 +462,8 @@ async def test_a_client_behind_a_trusted_proxy_needs_a_token(tmp_path: Path, for
         ({"VENUE_URL_SIM": "null:"}, True),
         # Other processes send, and where to is not known here.
         ({"SWITCHYARD_WORKER": "false"}, True),
+        ({"SWITCHYARD_DATABASE_URL": "postgresql://localhost/orders"}, True),
+        ({"SWITCHYARD_DATABASE_URL": "postgresql://localhost/orders", "DO_REQUIRE_TOKEN": "false"}, False),
         ({"SOR_VENUES": "sim,other"}, None),
         ({"VENUE_URL_SIM": "http://127.0.0.1:1", "DO_REQUIRE_TOKEN": "false"}, False),
     ],
@@ -433,6 +478,13 @@ def test_orders_for_a_venue_outside_the_process_need_a_token_unless_a_setting_sa
 async def test_a_local_program_needs_a_token_to_reach_a_broker(tmp_path: Path) -> None:
     """A proxy on this machine that adds no header looks like such a program."""
     async with running_gateway(tmp_path, VENUE_URL_SIM="http://127.0.0.1:1", VENUE_QUOTES_SIM="none") as gateway:
+        assert await place_without_token(gateway.url) == 401
+        assert (await gateway.get("/orders", account="do")).json["orders"] == []
+
+
+async def test_an_order_needs_a_token_if_a_worker_elsewhere_can_send_it(tmp_path: Path, database_url: str) -> None:
+    """A worker may have a broker under the name of this process's paper exchange."""
+    async with running_gateway(tmp_path, SWITCHYARD_DATABASE_URL=database_url) as gateway:
         assert await place_without_token(gateway.url) == 401
         assert (await gateway.get("/orders", account="do")).json["orders"] == []
 

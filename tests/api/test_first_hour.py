@@ -94,6 +94,8 @@ async def test_likely_mistakes_are_answered_as_recorded(up: Terminal, session: S
     await asyncio.to_thread(session.check, "mistakes")
 
 
+# A command for each help text: minutes on a busy machine.
+@pytest.mark.timeout(1_200)
 def test_every_help_is_as_recorded(session: Session) -> None:
     recorded = commands_of((FOLDER / "help.txt").read_text("utf-8"))
     assert recorded == [f"{PROGRAM}{path} --help" for path in command_paths(typer.main.get_command(app))]

@@ -141,6 +141,13 @@ async def test_a_malformed_kill_names_the_field(embedded: RunningGateway, body: 
     assert (await admin(embedded, "GET", "/admin/kills")).json == {"kills": [], "nextCursor": None}
 
 
+async def test_a_token_in_the_name_of_a_program_sets_no_kill(embedded: RunningGateway) -> None:
+    answer = await admin(embedded, "POST", "/admin/kill", EVERYTHING, subject="pdca")
+    assert (answer.status, answer.json["field"]) == (422, "by")
+    assert "the subject of the token" in answer.json["message"]
+    assert (await admin(embedded, "GET", "/admin/kills")).json["kills"] == []
+
+
 async def test_kills_are_listed_in_pages_and_a_missing_one_is_404(embedded: RunningGateway) -> None:
     ids = [
         (await admin(embedded, "POST", "/admin/kill", {"symbol": symbol, "reason": "x"})).json["killId"]
@@ -243,6 +250,8 @@ def test_the_command_names_what_is_wrong(tmp_path: Path) -> None:
     environment = {"SWITCHYARD_DATA_DIR": str(tmp_path / "var")}
     done = run_command("kill", "--by", "ann", "--reason", "x", **environment)
     assert (done.returncode, "everything" in done.stderr) == (2, True)
+    done = run_command("kill", "--everything", "--by", "pdca", "--reason", "x", **environment)
+    assert (done.returncode, "'pdca' is the name of a program" in done.stderr) == (2, True)
     done = run_command("kill", "--venue", "nowhere", "--by", "ann", "--reason", "x", **environment)
     assert (done.returncode, "nowhere" in done.stderr) == (2, True)
 

@@ -16,15 +16,14 @@ import pytest
 from switchyard.bootstrap import accept_restored, adopt_epoch
 from switchyard.domain.ids import OrderId
 from switchyard.domain.reconcile.breaks import CURRENT_STATES, Break
-from switchyard.flow.reconcile import desk, ledger_fold, statement_match
-from switchyard.flow.reconcile.desk import ReconcileDesk
+from switchyard.flow.reconcile import ledger_fold, service, statement_match
+from switchyard.flow.reconcile.service import ReconcileService
 from switchyard.ports.breaks import BreakFilter
-from tests.support.books import KEEPS_BOOKS, RunningBackOffice, running_backoffice_api
+from tests.support.books import InnerBackOffice, inner_backoffice
 from tests.support.gateway import RunningGateway, running_gateway
 
 # Nothing but the test makes a pass or looks for missed reports.
 SETTINGS = {
-    **KEEPS_BOOKS,
     "SWITCHYARD_BACKOFFICE_PORT": "0",
     "SWITCHYARD_RECONCILE_SEC": "86400",
     "SWITCHYARD_RECONCILE_QUIET_SEC": "0",
@@ -38,16 +37,15 @@ PAPER = "venues/sim.db"
 class Site:
     """A gateway with books on a paper exchange, and the tables that a test changes behind its back."""
 
-    def __init__(self, folder: Path, gateway: RunningGateway, office: RunningBackOffice) -> None:
+    def __init__(self, folder: Path, gateway: RunningGateway, office: InnerBackOffice) -> None:
         self.gateway = gateway
         self.office = office
         self._data = folder / "var"
         self._url = gateway.engine.settings.database_url
 
     @property
-    def desk(self) -> ReconcileDesk:
-        assert self.gateway.engine.backoffice is not None
-        return self.gateway.engine.backoffice.reconcile
+    def service(self) -> ReconcileService:
+        return self.office.parts.reconcile
 
     async def filled(self, account: str = "demo", **changes: Any) -> str:
         order_id = str((await self.gateway.place(account=account, **changes)).json["orderId"])
@@ -67,7 +65,7 @@ class Site:
 
     async def compare(self, *, full: bool = False) -> dict[str, Break]:
         """Make a pass and return the breaks that are there."""
-        reconciler = self.desk.reconciler
+        reconciler = self.service.reconciler
         assert reconciler is not None
         await reconciler.run_once(full=full)
         found = await reconciler.breaks.page(BreakFilter(states=CURRENT_STATES))
@@ -118,7 +116,7 @@ class Site:
 async def running_site(folder: Path, **settings: str) -> AsyncIterator[Site]:
     async with (
         running_gateway(folder, **{**SETTINGS, **settings}) as gateway,
-        running_backoffice_api(gateway) as office,
+        inner_backoffice(gateway) as office,
     ):
         yield Site(folder, gateway, office)
 
@@ -236,8 +234,8 @@ async def test_every_seeded_difference_is_one_break_of_its_class_and_nothing_els
         assert summary(opened) == seeded
         assert opened.keys() == suspected.keys()
         assert {one.state for one in opened.values()} == {"open"}
-        assert site.desk.reconciler is not None and site.desk.reconciler.last is not None
-        assert set(site.desk.reconciler.last.not_compared) == {"ledger:other"}
+        assert site.service.reconciler is not None and site.service.reconciler.last is not None
+        assert set(site.service.reconciler.last.not_compared) == {"ledger:other"}
     # A new process finds the same breaks under the same ids; it has read the report that was on its way.
     async with running_site(tmp_path, **engine) as site:
         again = await site.compare()
@@ -249,7 +247,7 @@ async def test_every_seeded_difference_is_one_break_of_its_class_and_nothing_els
 async def test_an_account_sees_its_books_valued_and_its_own_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "PAGE", 1)  # the gateway's positions are read in pages
+    monkeypatch.setattr(service, "PAGE", 1)  # the gateway's positions are read in pages
     async with running_site(tmp_path) as site:
         office = site.office
         first = await office.get("/reconcile")
@@ -391,9 +389,9 @@ async def test_long_histories_of_several_venues_are_matched_within_bounds(
         monkeypatch.setattr(ledger_fold, "ENTRIES_MAX", 3)
         monkeypatch.setattr(ledger_fold, "ORDERS_MAX", 2)
         assert await site.compare(full=True) == {}
-        assert site.desk.reconciler is not None
-        assert site.desk.reconciler.last is not None
-        assert site.desk.reconciler.last.not_compared == {}
+        assert site.service.reconciler is not None
+        assert site.service.reconciler.last is not None
+        assert site.service.reconciler.last.not_compared == {}
 
 
 async def test_a_posting_that_a_restored_journal_lost_is_one_break(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def token_of(process: Process, **options: Any) -> str:
 
 async def test_hostile_texts_stay_texts_and_money_keeps_its_digits(cluster: Cluster, tmp_path: Path) -> None:
     process = await cluster.process(**KEEPS_BOOKS).start()
-    for qty in (1000, 700, 1300):
+    for qty in (1000, 1000, 1000):
         await place(process, qty=qty)
     order_id = await place(
         process, type="LIMIT", price=100.125, clientOrderId=HOSTILE, tags=[HOSTILE], timeInForce="GTC"

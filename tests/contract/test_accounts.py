@@ -20,8 +20,8 @@ from switchyard.domain.outbox import OrderState
 from switchyard.ports.accounts import UnfinishedFilter
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
-from tests.support.desks import GatewayDesks
 from tests.support.journal_checks import commit
+from tests.support.services import GatewayServices
 
 _numbers = count(1)
 
@@ -99,12 +99,12 @@ async def test_open_positions_are_those_that_are_not_flat(database: Database) ->
 async def test_more_orders_than_one_request_takes_are_cancelled_page_by_page(database: Database) -> None:
     changes = [an_accept() for _ in range(ORDERS_MAX + 3)]
     await database.journal.append(0, f"accounts-{next(_numbers)}", changes, START)
-    desk = GatewayDesks(database, ManualClock()).desks.cancel_all
+    service = GatewayServices(database, ManualClock()).services.cancel_all
     expected = [change.orders[0].order_id for change in changes]
 
-    first, _ = await desk.cancel_all(ACCOUNT, {}, "one")
-    repeated, is_repeat = await desk.cancel_all(ACCOUNT, {}, "one")
-    second, _ = await desk.cancel_all(ACCOUNT, {"cursor": first.next_cursor}, "two")
+    first, _ = await service.cancel_all(ACCOUNT, {}, "one")
+    repeated, is_repeat = await service.cancel_all(ACCOUNT, {}, "one")
+    second, _ = await service.cancel_all(ACCOUNT, {"cursor": first.next_cursor}, "two")
 
     assert [order.order_id for order in first.orders] == expected[:ORDERS_MAX]
     assert (first.next_cursor, first.requested, first.ended) == (expected[ORDERS_MAX - 1], 0, ORDERS_MAX)
@@ -117,11 +117,13 @@ async def test_more_orders_than_one_request_takes_are_cancelled_page_by_page(dat
 async def test_a_repeat_cancels_what_the_first_request_could_not(database: Database) -> None:
     changes = [an_accept() for _ in range(3)]
     await database.journal.append(0, f"accounts-{next(_numbers)}", changes, START)
-    desk = GatewayDesks(database, ManualClock()).desks.cancel_all
-    plan, _ = await desk._plan_of(ACCOUNT, CancelAllRequest(), "key")  # the process dies after this commit
+    service = GatewayServices(database, ManualClock()).services.cancel_all
+    plan, _ = await service._plan_of(ACCOUNT, CancelAllRequest(), "key")  # the process dies after this commit
     await commit(database.journal, an_accept())
 
-    result, is_repeat = await GatewayDesks(database, ManualClock()).desks.cancel_all.cancel_all(ACCOUNT, {}, "key")
+    result, is_repeat = await GatewayServices(database, ManualClock()).services.cancel_all.cancel_all(
+        ACCOUNT, {}, "key"
+    )
 
     assert is_repeat
     assert [(order.order_id, order.result) for order in result.orders] == [

@@ -24,7 +24,7 @@ from switchyard.flow.backoffice.check import Differences, check_ledger, compare_
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JOURNAL, JournalBus, JournalSource
 from switchyard.flow.backoffice.rebuild import rebuild
-from switchyard.flow.backoffice.source_reader import EVENTS_MAX_SHARED
+from switchyard.flow.backoffice.source_reader import EVENTS_MAX
 from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus
 from switchyard.ports.journal import Journal
@@ -73,7 +73,7 @@ async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
 
 async def started(bus: Bus, ledger: SqliteLedger, metrics: Metrics | None = None) -> Consumer:
     office = (metrics or Metrics()).backoffice
-    consumer = Consumer(bus, ledger, clock=ManualClock(), metrics=office, shares=True)
+    consumer = Consumer(bus, ledger, clock=ManualClock(), metrics=office)
     await consumer.open()
     return consumer
 
@@ -233,7 +233,7 @@ async def test_an_event_that_cannot_be_booked_halts_its_account_and_says_so(
 async def test_a_page_whose_answer_was_lost_is_not_booked_twice(
     database: Database, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await Trading(database.journal).fill_orders(EVENTS_MAX_SHARED // 5 + 1)
+    await Trading(database.journal).fill_orders(EVENTS_MAX // 5 + 1)
     consumer = await started(JournalBus(database.journal), ledger)
     post = ledger.post
 
@@ -249,7 +249,7 @@ async def test_a_page_whose_answer_was_lost_is_not_booked_twice(
     await caught_up(consumer)
     assert consumer.problem is None
     assert consumer.trouble is None
-    assert await quantity(ledger) == 1000 * (EVENTS_MAX_SHARED // 5 + 1)
+    assert await quantity(ledger) == 1000 * (EVENTS_MAX // 5 + 1)
 
 
 class OthersTurn:
@@ -266,9 +266,7 @@ async def test_a_process_that_waits_says_when_the_one_that_reads_is_stuck(
     database: Database, ledger: SqliteLedger
 ) -> None:
     clock, metrics = ManualClock(), Metrics()
-    waiting = Consumer(
-        JournalBus(database.journal, OthersTurn()), ledger, clock=clock, metrics=metrics.backoffice, shares=False
-    )
+    waiting = Consumer(JournalBus(database.journal, OthersTurn()), ledger, clock=clock, metrics=metrics.backoffice)
     await waiting.open()
     await Trading(database.journal).fill_orders(1)
     await waiting.run_once()
@@ -322,7 +320,7 @@ async def test_what_is_left_is_counted_and_named_while_the_books_keep_a_page_wai
 ) -> None:
     """As by a lock on one of their tables: neither an error nor a page comes for as long as it is held."""
     clock, metrics = ManualClock(), Metrics()
-    consumer = Consumer(JournalBus(journal), ledger, clock=clock, metrics=metrics.backoffice, shares=False)
+    consumer = Consumer(JournalBus(journal), ledger, clock=clock, metrics=metrics.backoffice)
     await consumer.open()
     post, released = ledger.post, asyncio.Event()
 
@@ -352,7 +350,7 @@ async def test_books_that_were_replaced_by_an_older_copy_are_read_again_though_n
     """The position in the books is the only one: what a process remembers of it may be of other books."""
     await Trading(journal).fill_orders(2)
     clock, metrics = ManualClock(), Metrics()
-    consumer = Consumer(JournalBus(journal), ledger, clock=clock, metrics=metrics.backoffice, shares=False)
+    consumer = Consumer(JournalBus(journal), ledger, clock=clock, metrics=metrics.backoffice)
     await consumer.open()
     await caught_up(consumer)
     await ledger.reset(JOURNAL, Place())  # as in the older copy

@@ -16,6 +16,7 @@ from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.sqlite import connections as module
 from switchyard.adapters.sqlite.connections import Connections, connect
+from switchyard.domain.errors import JournalUnavailable
 from tests.support.polling import DEADLINE_SECONDS, until
 from tests.support.posting import Posting, digest
 from tests.support.tape import Tape
@@ -172,6 +173,72 @@ async def test_a_reader_that_does_not_end_stops_no_commit(opened: Connections, p
     rows.close()
     await commit_until_the_wal_restarts(opened)
     reader.close()
+
+
+async def test_a_reader_that_keeps_the_wal_from_being_restarted_is_reported_until_it_ends(
+    opened: Connections, path: Path
+) -> None:
+    reports = 0
+
+    def note() -> None:
+        nonlocal reports
+        reports += 1
+
+    opened.on_held_wal = note
+    for _ in range(3):
+        await commit_until_the_wal_restarts(opened)
+    await commit(opened)
+    before, reader = reports, connect(path, readonly=True)
+    rows = reader.execute("SELECT number FROM numbers UNION ALL SELECT 0")
+    next(rows)
+
+    async def is_reported() -> bool:
+        await commit(opened)
+        return reports > before
+
+    await until(is_reported)
+    assert await opened.write(wal_pages) < 8 * PAGES_MAX
+    rows.close()
+    await commit_until_the_wal_restarts(opened)
+    reader.close()
+
+
+async def test_another_process_reads_beside_the_writer_and_leaves_no_transaction_open(
+    opened: Connections, path: Path
+) -> None:
+    other = Connections(path, readonly=True)
+    await commit(opened)
+    assert await other.read(lambda connection: connection.execute("SELECT count(*) FROM numbers").get) == 1
+    await commit(opened)
+    assert await other.read(lambda connection: connection.execute("SELECT count(*) FROM numbers").get) == 2
+    with pytest.raises(apsw.ReadOnlyError):
+        await other.write(add_number)
+    cursors: list[apsw.Cursor] = []
+
+    def begin(connection: apsw.Connection) -> None:
+        connection.execute("BEGIN; SELECT * FROM numbers").fetchall()
+
+    def keep_a_cursor(connection: apsw.Connection) -> None:
+        cursors.append(connection.execute("SELECT * FROM numbers"))
+
+    for defect in (begin, keep_a_cursor):
+        with pytest.raises(JournalUnavailable, match="left its transaction open"):
+            await other.read(defect)
+        await commit_until_the_wal_restarts(opened)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def long_read(_: apsw.Connection) -> None:
+        begun.set()
+        go_on.wait(DEADLINE_SECONDS)
+
+    assert other.longest_read_seconds() == 0
+    reading = other.read(long_read)
+    await asyncio.to_thread(begun.wait)
+    await until(lambda: other.longest_read_seconds() > 0)
+    go_on.set()
+    await reading
+    assert other.longest_read_seconds() == 0
+    await asyncio.to_thread(other.close)
 
 
 @pytest.mark.parametrize("step", ["write", "flush"])

@@ -18,13 +18,13 @@ from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, Side
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
 from switchyard.flow.intake.closing import EXACT_TRIES, TRIES_MAX
-from switchyard.flow.intake.writer import Placement
+from switchyard.flow.intake.requests import Placement
 from switchyard.ports.accounts import UnfinishedFilter
 from switchyard.ports.exposures import Exposures
 from tests.support.build import ACCOUNT, a_report, an_accept
 from tests.support.databases import Database
-from tests.support.desks import GatewayDesks
 from tests.support.journal_checks import commit
+from tests.support.services import GatewayServices
 
 SYMBOL = "USDJPY"
 STEPS = 20
@@ -37,12 +37,12 @@ class Site:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.clock = ManualClock()
-        self.gateways = [GatewayDesks(database, self.clock) for _ in range(2)]
+        self.gateways = [GatewayServices(database, self.clock) for _ in range(2)]
 
     async def close(
         self, key: str | None = None, *, gateway: int = 0, account: AccountId = ACCOUNT, **body: Any
     ) -> Placement:
-        return await self.gateways[gateway].desks.closing.close(account, SYMBOL, body, key)
+        return await self.gateways[gateway].services.closing.close(account, SYMBOL, body, key)
 
     async def order(self, placement: Placement) -> Order:
         order = await self.database.queries.order(placement.order_id)
@@ -151,8 +151,8 @@ async def test_other_closes_at_once_over_two_gateways_take_the_position_once(sit
 
 async def test_a_whole_close_includes_what_was_filled_before_its_commit(site: Site) -> None:
     await site.hold("BUY", 10)
-    rooms = site.gateways[0].desks.rooms
-    rooms._exposures = Moving(rooms._exposures, lambda: site.hold("BUY", 5))
+    limits = site.gateways[0].services.limits
+    limits._exposures = Moving(limits._exposures, lambda: site.hold("BUY", 5))
 
     order = await site.order(await site.close("key"))
 
@@ -161,8 +161,8 @@ async def test_a_whole_close_includes_what_was_filled_before_its_commit(site: Si
 
 async def test_a_close_that_came_too_late_finds_the_order_that_took_the_position(site: Site) -> None:
     await site.hold("BUY", 10)
-    rooms = site.gateways[0].desks.rooms
-    rooms._exposures = Moving(rooms._exposures, lambda: site.close("same", gateway=1))
+    limits = site.gateways[0].services.limits
+    limits._exposures = Moving(limits._exposures, lambda: site.close("same", gateway=1))
 
     late = await site.close("same")
 
@@ -172,8 +172,8 @@ async def test_a_close_that_came_too_late_finds_the_order_that_took_the_position
 
 async def test_steady_fills_do_not_keep_a_position_from_being_closed(site: Site) -> None:
     await site.hold("BUY", 10)
-    rooms = site.gateways[0].desks.rooms
-    rooms._exposures = Moving(rooms._exposures, lambda: site.hold("BUY", 1), times=TRIES_MAX)
+    limits = site.gateways[0].services.limits
+    limits._exposures = Moving(limits._exposures, lambda: site.hold("BUY", 1), times=TRIES_MAX)
 
     order = await site.order(await site.close("key"))
 
@@ -183,8 +183,8 @@ async def test_steady_fills_do_not_keep_a_position_from_being_closed(site: Site)
 
 async def test_a_close_gives_up_where_others_take_from_the_position_at_every_try(site: Site) -> None:
     await site.hold("BUY", 100)
-    rooms = site.gateways[0].desks.rooms
-    rooms._exposures = Moving(rooms._exposures, lambda: site.close(gateway=1, qty=1), times=TRIES_MAX)
+    limits = site.gateways[0].services.limits
+    limits._exposures = Moving(limits._exposures, lambda: site.close(gateway=1, qty=1), times=TRIES_MAX)
 
     with pytest.raises(PositionMoved):
         await site.close("key")

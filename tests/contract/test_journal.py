@@ -141,15 +141,20 @@ async def test_an_order_is_created_once(journal: Journal) -> None:
     }
 
 
-async def test_a_stale_outbox_row_rejects_the_whole_change(journal: Journal) -> None:
+@pytest.mark.parametrize("stale", ["order", "outbox row"])
+async def test_a_stale_row_rejects_the_whole_change(journal: Journal, stale: str) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     state = state_after(accepted)
     sending = begin_attempt(state, state.row("new", 1), WORKER, START)
     await commit(journal, sending)
 
-    fresh_order = msgspec.structs.replace(sending.orders[0], version=sending.orders[0].version + 1)
-    mixed = Change(events=sending.events, orders=(fresh_order,), outbox=sending.outbox)
+    order, row = sending.orders[0], sending.outbox[0]
+    if stale == "order":
+        row = msgspec.structs.replace(row, version=row.version + 1)
+    else:
+        order = msgspec.structs.replace(order, version=order.version + 1)
+    mixed = Change(events=sending.events, orders=(order,), outbox=(row,))
 
     assert await journal.append(0, "mixed", [mixed], START) == [Conflict()]
     assert (await journal.load([state.order.order_id]))[state.order.order_id] == numbered(state_after(sending), 1)

@@ -1,6 +1,7 @@
 """Amends that a restore has lost, over every database: their orders go on as they are at the venue."""
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any, cast
 
@@ -10,21 +11,21 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
-from switchyard.domain.amends import Amend, current_id, last_id
+from switchyard.domain.amends import Amend, current_id, last_id, open_amend
 from switchyard.domain.changes import Committed
 from switchyard.domain.idempotency import AMEND_ORDER
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.kills import Kill
 from switchyard.domain.lines import AuditLine
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.outbox import MayBeLost, OrderState, OutboxRow, never_lost
 from switchyard.domain.replay import Replay
 from switchyard.domain.reports import ExecutionReport, ReportStatus
 from switchyard.flow.executions.recall import StrayRecall
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.resolve import Resolver
 from switchyard.ports.venue import VenueAmend
-from tests.support.build import VENUE, an_accept, an_entry, state_after
+from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after
 from tests.support.databases import Database
 from tests.support.sweeping import OUR_TAG, Sweeping, report
 
@@ -221,22 +222,37 @@ async def test_a_kill_does_not_keep_a_lost_amend_out(sweeping: Sweeping) -> None
     await check_replay(sweeping, order)
 
 
-async def requested(sweeping: Sweeping, order: Order, *, by_lost_history: bool) -> None:
+def always(_order: Order, _row: OutboxRow) -> bool:
+    """The history that was lost may have sent everything."""
+    return True
+
+
+async def requested(
+    sweeping: Sweeping,
+    order: Order,
+    *,
+    by_lost_history: bool = False,
+    client_id: VenueClientOrderId = FIRST,
+    qty: int = 150,
+    replaces: bool = True,
+    may_be_lost: MayBeLost = always,
+) -> None:
     """Have an amend to 150 in the database: queued in the backup, or requested again after the restore."""
     state = await sweeping.state(order)
     amend = Amend(
-        client_order_id=FIRST,
+        client_order_id=client_id,
         orig_client_order_id=last_id(state),
-        qty=Decimal(150),
+        qty=Decimal(qty),
         price=Decimal(149),
         reserve_price=Decimal(149),
-        replaces=True,
+        replaces=replaces,
         is_provable=True,
         operation=AMEND_ORDER,
-        key="key",
+        key=client_id,
     )
-    key = replace(an_entry("key", order.order_id), operation=AMEND_ORDER)
-    await sweeping.commit(decisions.request_amend(state, amend, key, START, reducing=True))
+    key = replace(an_entry(client_id, order.order_id), operation=AMEND_ORDER)
+    change = decisions.request_amend(state, amend, key, START, reducing=True, may_be_lost=may_be_lost)
+    await sweeping.commit(change)
     if by_lost_history:
         state = await sweeping.state(order)
         await sweeping.commit(decisions.record_doubt(state, state.row("amend", 1), "RESTORED", None, START))
@@ -287,14 +303,8 @@ async def test_an_order_that_was_queued_in_the_backup_is_the_one_that_was_sent_a
     await check_replay(sweeping, after)
 
 
-async def test_the_resolver_records_the_amends_of_an_order_in_doubt_that_it_finds(
-    sweeping: Sweeping, database: Database
-) -> None:
-    accepted = an_accept(qty=Decimal(100))
-    await sweeping.commit(accepted)
-    state = state_after(accepted)
-    await sweeping.commit(decisions.record_doubt(state, state.row("new", 1), "RESTORED", None, START))
-    show(sweeping, state.order, "WORKING", amends=(an_amend(FIRST, 150), an_amend(SECOND, 200)))
+async def resolved(sweeping: Sweeping, database: Database) -> int:
+    """Ask about the rows in doubt, and again when 'absent' proves absence; returns how many were settled."""
     watch = VenueWatch(sweeping.venue, clock=sweeping.clock, metrics=sweeping.metrics)
     resolver = Resolver(
         watch,
@@ -307,8 +317,177 @@ async def test_the_resolver_records_the_amends_of_an_order_in_doubt_that_it_find
         amends=sweeping.amends,
     )
     await watch.probe_once()
-    assert await resolver.run_once() == 1
+    settled = await resolver.run_once()
+    for _ in range(30):
+        sweeping.clock.advance(timedelta(seconds=1))
+        await watch.probe_once()
+    return settled + await resolver.run_once()
+
+
+async def test_the_resolver_records_the_amends_of_an_order_in_doubt_that_it_finds(
+    sweeping: Sweeping, database: Database
+) -> None:
+    accepted = an_accept(qty=Decimal(100))
+    await sweeping.commit(accepted)
+    state = state_after(accepted)
+    await sweeping.commit(decisions.record_doubt(state, state.row("new", 1), "RESTORED", None, START))
+    show(sweeping, state.order, "WORKING", amends=(an_amend(FIRST, 150), an_amend(SECOND, 200)))
+    assert await resolved(sweeping, database) == 1
     after = await sweeping.state(state.order)
     assert (after.order.status, int(after.order.qty), current_id(after.order)) == ("WORKING", 200, SECOND)
     assert [row.status for row in after.outbox] == ["sent", "sent", "sent"]
     await check_replay(sweeping, after.order)
+
+
+@pytest.mark.parametrize("by", ["cancel", "kill"])
+async def test_a_cancel_leaves_a_repeated_amend_in_doubt_and_the_successor_is_cancelled(
+    sweeping: Sweeping, by: str
+) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order)
+    state = await sweeping.state(order)
+    kill = Kill(kill_id=cast(Any, "kill_1"), set_by="ann", set_reason="drill", set_at=START, version=1)
+    change = (
+        decisions.request_cancel(state, START, always)
+        if by == "cancel"
+        else decisions.cancel_killed(state, kill, START, always)
+    )
+    assert change is not None
+    await sweeping.commit(change)
+    state = await sweeping.state(order)
+    assert {row.kind: row.status for row in state.outbox[1:]} == {"amend": "uncertain", "cancel": "queued"}
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150),))
+    await sweeping.receive(an_end(state))
+
+    after = (await sweeping.state(order)).order
+    assert (after.status, int(after.qty), current_id(after)) == ("CANCEL_REQUESTED", 150, FIRST)
+    assert after.amend_qty is None
+    show(sweeping, order, "CANCELED", amends=(an_amend(FIRST, 150),))
+    await sweeping.receive(of_leg(an_end(state, "end-2"), FIRST))
+    assert (await sweeping.state(order)).order.status == "CANCELED"
+    await check_replay(sweeping, order)
+
+
+async def test_a_cancelled_order_whose_new_amend_never_was_at_the_venue_ends(
+    sweeping: Sweeping, database: Database
+) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order)
+    change = decisions.request_cancel(await sweeping.state(order), START, always)
+    assert change is not None
+    await sweeping.commit(change)
+    sweeping.venue.show(order, "CANCELED")
+    await sweeping.receive(an_end(await sweeping.state(order)))
+    assert await resolved(sweeping, database) == 1
+    after = (await sweeping.state(order)).order
+    assert (after.status, after.amend_qty) == ("CANCELED", None)
+    await check_replay(sweeping, order)
+
+
+async def test_an_amend_that_was_taken_for_refused_here_is_the_one_at_the_venue(sweeping: Sweeping) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order)
+    state = await sweeping.state(order)
+    await sweeping.commit(decisions.record_amend_refused(state, state.row("amend", 1), "QTY_FILLED", START))
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150),))
+    await sweeping.receive(an_end(state))
+    after = await sweeping.state(order)
+    assert (after.order.status, int(after.order.qty), current_id(after.order)) == ("WORKING", 150, FIRST)
+    assert (after.outbox[1].status, after.outbox[1].last_error) == ("sent", "CONTRADICTED")
+    await check_replay(sweeping, order)
+
+
+@pytest.mark.parametrize("may_be_lost", [always, never_lost])
+async def test_a_fill_under_the_id_of_a_repeated_amend_shows_that_it_was_carried_out(
+    sweeping: Sweeping, may_be_lost: MayBeLost
+) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order, qty=60, may_be_lost=may_be_lost)
+    state = await sweeping.state(order)
+    sweeping.venue.can_be_asked = False
+    await sweeping.receive(of_leg(report(state, "a", "60", "60", "FILLED"), FIRST))
+    after = (await sweeping.state(order)).order
+    assert (after.status, int(after.qty), int(after.filled_qty)) == ("FILLED", 60, 60)
+    await check_replay(sweeping, order)
+
+
+async def test_a_later_amend_is_recorded_only_after_the_one_before_it_is_settled(sweeping: Sweeping) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order)
+    state = await sweeping.state(order)
+    await sweeping.commit(decisions.begin_attempt(state, state.row("amend", 1), WORKER, START))
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150), an_amend(SECOND, 200)))
+    await sweeping.swept()
+    assert current_id((await sweeping.state(order)).order) == order.venue_client_order_id
+    state = await sweeping.state(order)
+    await sweeping.commit(decisions.record_sent(state, state.row("amend", 1), "venue-1", START))
+    await sweeping.swept()
+    after = await sweeping.state(order)
+    assert (int(after.order.qty), current_id(after.order), last_id(after)) == (200, SECOND, SECOND)
+    await check_replay(sweeping, order)
+
+
+async def test_an_amend_that_precedes_the_present_one_changes_no_amounts(sweeping: Sweeping) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order, client_id=SECOND, qty=200)
+    state = await sweeping.state(order)
+    show(sweeping, order, "PARTIALLY_FILLED", "a:10", "b:20", amends=(an_amend(FIRST, 150), an_amend(SECOND, 200)))
+    sweeping.venue.can_be_asked = False
+    fills = [of_leg(report(state, "a", "10", "10"), FIRST), of_leg(report(state, "b", "20", "30"), SECOND)]
+    await sweeping.receive(an_end(state), *fills)
+    assert current_id((await sweeping.state(order)).order) == SECOND
+    sweeping.venue.can_be_asked = True
+    await sweeping.recorder.run_once()
+    await StrayRecall(sweeping.venue, sweeping.recorder, queries=sweeping.queries).run_once()
+
+    after = await sweeping.state(order)
+    assert (after.order.status, int(after.order.qty), int(after.order.filled_qty)) == ("PARTIALLY_FILLED", 200, 30)
+    assert (current_id(after.order), last_id(after)) == (SECOND, SECOND)
+    assert [(row.venue_client_order_id, row.status) for row in after.outbox[1:]] == [(SECOND, "sent"), (FIRST, "dead")]
+    await check_replay(sweeping, order)
+
+
+async def test_the_next_amend_refers_to_the_last_one_whatever_the_order_of_their_rows(sweeping: Sweeping) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order, client_id=SECOND, qty=200)
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150), an_amend(SECOND, 200)))
+    await sweeping.swept()
+    after = await sweeping.state(order)
+    assert [row.venue_client_order_id for row in after.outbox[1:]] == [SECOND, FIRST]
+    assert (int(after.order.qty), last_id(after)) == (200, SECOND)
+    await check_replay(sweeping, order)
+
+
+async def test_a_lookup_of_before_an_amend_does_not_undo_it(sweeping: Sweeping) -> None:
+    order = await sweeping.working()
+    before = await sweeping.state(order)
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150, replaces=False),))
+    found = sweeping.venue.shown[order.venue_client_order_id]
+    await requested(sweeping, order, client_id=SECOND, qty=200, replaces=False)
+    state = await sweeping.state(order)
+    await sweeping.commit(decisions.record_sent(state, state.row("amend", 1), "venue-1", START))
+    assert not await sweeping.amends.adopt(before, found)
+    assert int((await sweeping.state(order)).order.qty) == 200
+
+
+@pytest.mark.parametrize("is_asked_first", [True, False])
+async def test_an_amend_in_place_that_a_later_one_followed_ends_without_effect(
+    sweeping: Sweeping, database: Database, is_asked_first: bool
+) -> None:
+    order = await sweeping.working()
+    show(sweeping, order, "WORKING", amends=(an_amend(SECOND, 120, replaces=False),))
+    sweeping.venue.unanswered.add(FIRST)  # the answer would show the other amend, not this one
+    if is_asked_first:
+        await sweeping.swept()
+    await requested(sweeping, order, replaces=False)
+    state = await sweeping.state(order)
+    repeated = open_amend(state)
+    assert repeated is not None
+    await sweeping.commit(decisions.record_doubt(state, repeated, "UNKNOWN", None, START))
+    if not is_asked_first:
+        await sweeping.swept()
+    await resolved(sweeping, database)
+    after = await sweeping.state(order)
+    assert {row.venue_client_order_id: row.status for row in after.outbox[1:]} == {FIRST: "dead", SECOND: "sent"}
+    assert (int(after.order.qty), after.order.amend_qty, last_id(after)) == (120, None, SECOND)
+    await check_replay(sweeping, order)

@@ -21,7 +21,7 @@ GROUPS = 60
 _groups = count(1)
 
 
-class Desk:
+class Orders:
     """Places orders in groups, and knows which of them must be accepted."""
 
     def __init__(self, database: Database, seed: int) -> None:
@@ -72,13 +72,13 @@ class Desk:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_window_has_more_orders_than_allowed(database: Database, seed: int) -> None:
-    desk = Desk(database, seed)
+    service = Orders(database, seed)
     for _ in range(GROUPS):
-        if desk.random.random() < 0.1:
+        if service.random.random() < 0.1:
             await forget_totals(database)
-        await desk.place()
-        if desk.random.random() < 0.3:
-            await desk.end_one()
-    assert desk.most_in_a_window() <= desk.orders_max
+        await service.place()
+        if service.random.random() < 0.3:
+            await service.end_one()
+    assert service.most_in_a_window() <= service.orders_max
     counted = (await database.journal.account_exposure(ACCOUNT, order_id(0, 0))).window_orders
-    assert counted == len(desk.accepted)
+    assert counted == len(service.accepted)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -326,6 +326,49 @@ async def test_what_people_decide_replaces_only_what_people_decided(store: PdcaS
     assert (await store.strategies(StrategyQuery(filter=Filter(tags_any=("daily",))))).total == 0
 
 
+async def test_a_shared_recheck_does_not_show_how_many_items_of_others_it_has(store: PdcaStore) -> None:
+    await add_strategies(store, "s1", "s2", "s3", account="ann")
+    await add_strategies(store, "s1", "s2", "s3", account="bob")
+    bobs = frozenset({strategy_key("s1", "bob").tenant})
+    shared = a_recheck(operation="pdca.recheck_all", filter=Filter(), batch_size=2)
+    own = a_recheck(request_id_of(2), operation="pdca.recheck_all", filter=Filter(), batch_size=2, runner="airflow")
+    await store.create(shared, "key", "digest", None)
+    await store.create(own, "another", "digest", None, bobs)
+
+    async def work_off(now: datetime, request_id: str | None = None) -> None:
+        for item in await store.claim_items("w", 1, now=now, lease=LEASE, request_id=request_id):
+            await store.finish_item(item.fence, HEALTHY, now)
+
+    await work_off(NOW)  # of ann
+    page = await store.items(shared.request_id, 0, 9, bobs)
+    assert page is not None and page.stored.started_at is None
+    for number in range(1, 6):
+        await work_off(NOW + number * LEASE)
+    for number in (1, 3, 5):
+        await work_off(NOW + number * LEASE, own.request_id)
+    pages = [await store.items(request.request_id, 0, 9, bobs) for request in (shared, own)]
+    assert pages[0] is not None and pages[1] is not None
+    assert pages[0].items == pages[1].items
+    assert [item.batch for item in pages[0].items] == [0, 0, 1]
+    times = [(page.stored.started_at, page.stored.finished_at) for page in pages if page is not None]
+    assert times == [(NOW + LEASE, NOW + 5 * LEASE)] * 2
+    rest = await store.items(shared.request_id, 2, 9, bobs)
+    whole = await store.items(shared.request_id, 0, 9)
+    assert rest is not None and whole is not None
+    assert rest.items == pages[0].items[2:]
+    assert ([item.batch for item in whole.items], whole.stored.started_at) == ([0, 0, 1, 1, 2, 2], NOW)
+
+
+async def test_a_recheck_began_when_its_first_item_was_claimed_first(store: PdcaStore) -> None:
+    await add_strategies(store, "a")
+    await store.create(a_recheck(), "key", "digest", ["a"])
+    for now in (NOW, NOW + LEASE):
+        assert len(await store.claim_items("w", 1, now=now, lease=LEASE)) == 1
+    page = await store.items(a_recheck().request_id, 0, 9, frozenset({strategy_key("a").tenant}))
+    assert page is not None
+    assert (page.stored.started_at, page.items[0].started_at, page.items[0].attempts) == (NOW, NOW, 2)
+
+
 async def test_each_account_has_strategies_and_rechecks_of_its_own(store: PdcaStore) -> None:
     await add_strategies(store, "s", "a", account="ann")
     await add_strategies(store, "s", "b", account="bob", tags=("daily",))
@@ -434,6 +477,39 @@ async def test_a_deleted_strategy_is_gone_and_its_rechecks_end_without_it(store:
     assert (other.account_id, other.health) == ("ann", "unknown")
     again, is_new = await store.put_strategy(strategy_key("running"), StrategyBody(), NOW)
     assert (is_new, again.health, again.tags) == (True, "unknown", ())
+
+
+@pytest.mark.parametrize("is_bulk", [False, True])
+async def test_a_strategy_that_was_registered_again_is_not_the_one_that_was_to_be_rechecked(
+    store: PdcaStore, is_bulk: bool
+) -> None:
+    await add_strategies(store, "a", "b", "kept")
+    # The clocks of gateways differ: that of the one that took the request is behind here.
+    request = a_recheck(batch_size=1, created_at=NOW - LEASE, filter=Filter() if is_bulk else None)
+    await store.create(request, "key", "digest", None if is_bulk else ["a", "b", "kept"])
+    [running] = await store.claim_items("w", 9, now=NOW, lease=LEASE)
+    for strategy_id in ("a", "b"):
+        assert await store.delete_strategy(strategy_key(strategy_id))
+        await store.put_strategy(strategy_key(strategy_id), StrategyBody(owner="new"), NOW - LEASE / 2)
+    await store.finish_item(running.fence, HEALTHY, NOW)
+    assert await store.claim_items("w", 9, now=NOW, lease=LEASE) == []  # that of b ends here
+    [kept] = await store.claim_items("w", 9, now=NOW, lease=LEASE)
+    await store.finish_item(kept.fence, HEALTHY, NOW)
+    page = await store.items(request.request_id, 0, 9)
+    assert page is not None
+    errors = [item.error.code if item.error else None for item in page.items]
+    assert errors == [None, "STRATEGY_DELETED", None]
+    found = [await store.strategy(strategy_key(strategy_id)) for strategy_id in ("a", "b", "kept")]
+    assert [(each.health, each.last_request_id) for each in found if each is not None] == [
+        ("unknown", None),
+        ("unknown", None),
+        ("healthy", request.request_id),
+    ]
+    await store.create(a_recheck(request_id_of(2)), "again", "digest", ["a"])
+    [claimed] = await store.claim_items("w", 9, now=NOW, lease=LEASE)
+    await store.finish_item(claimed.fence, HEALTHY, NOW)
+    judged = await store.strategy(strategy_key("a"))
+    assert judged is not None and (judged.health, judged.owner) == ("healthy", "new")
 
 
 async def test_strategies_of_orders_are_registered_with_the_place_that_was_read_to(store: PdcaStore) -> None:

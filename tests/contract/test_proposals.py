@@ -15,8 +15,8 @@ from switchyard.domain.errors import GroupRejected, OutcomeUnknown
 from switchyard.domain.ids import OrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
-from switchyard.flow.decide import decide_all
-from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
+from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
+from switchyard.flow.commit.sequencer import decide_all
 from switchyard.ports.journal import Journal
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept
@@ -84,21 +84,21 @@ async def proposing(database: Database) -> AsyncIterator[Proposing]:
     yield Proposing(database)
 
 
-def begin(order_id: OrderId) -> Proposal:
-    return Proposal(order_id, lambda state, _: decisions.begin_attempt(state, state.row("new", 1), WORKER, START))
+def begin(order_id: OrderId) -> Decision:
+    return Decision(order_id, lambda state, _: decisions.begin_attempt(state, state.row("new", 1), WORKER, START))
 
 
-def settle(state: OrderState) -> Proposal:
+def settle(state: OrderState) -> Decision:
     """The venue has accepted the attempt; nothing is to be done if that is known already."""
 
     def decide(newest: OrderState, _: Positions) -> Change | None:
         row = newest.row("new", 1)
         return decisions.record_sent(newest, row, "venue-1", START) if row.status == "sending" else None
 
-    return Proposal(state.order.order_id, decide)
+    return Decision(state.order.order_id, decide)
 
 
-def fill(state: OrderState, exec_id: str, qty: Decimal = TEN) -> Proposal:
+def fill(state: OrderState, exec_id: str, qty: Decimal = TEN) -> Decision:
     report = a_report(state, exec_id=exec_id, qty=qty)
     position, total = (ACCOUNT, state.order.symbol), (ACCOUNT, ACCOUNT_TOTAL)
 
@@ -106,7 +106,7 @@ def fill(state: OrderState, exec_id: str, qty: Decimal = TEN) -> Proposal:
         results = held[total] or account_total(ACCOUNT, START)
         return decisions.apply_report(newest, held[position], report, START, total=results)
 
-    return Proposal(state.order.order_id, decide, (position, total))
+    return Decision(state.order.order_id, decide, (position, total))
 
 
 async def test_an_answer_and_a_report_on_one_order_are_one_write(proposing: Proposing) -> None:
@@ -178,7 +178,7 @@ async def test_a_decision_waits_for_the_commit_that_it_builds_on(proposing: Prop
     settling = asyncio.create_task(proposing.sequencer.propose([settle(state)]))
     await asyncio.sleep(0.01)
     filling = asyncio.create_task(proposing.sequencer.propose([fill(state, "1")]))
-    accepting = [asyncio.create_task(proposing.sequencer.commit(an_accept())) for _ in range(40)]
+    accepting = [proposing.sequencer.commit(an_accept()) for _ in range(40)]
     await asyncio.sleep(0.01)
     proposing.journal.gate.set()
     assert [type(answer) for answer in (*await settling, *await filling)] == [Decided, Decided]
@@ -221,7 +221,7 @@ async def test_a_decision_that_raises_fails_alone(proposing: Proposing) -> None:
     def raises(_state: OrderState, _held: Positions) -> Change:
         raise LookupError("a defect")
 
-    answers = await proposing.sequencer.propose([Proposal(first.order.order_id, raises), settle(second)])
+    answers = await proposing.sequencer.propose([Decision(first.order.order_id, raises), settle(second)])
     assert [type(answer) for answer in answers] == [Failed, Decided]
 
 

@@ -25,6 +25,7 @@ from switchyard.bootstrap import audit_files
 from switchyard.domain import decisions
 from switchyard.domain.amends import Amend, last_id
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.idempotency import AMEND_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId, KillId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.kills import Kill
@@ -34,6 +35,7 @@ from switchyard.domain.replay import ReplayMismatch
 from switchyard.domain.reports import ExecutionReport
 from switchyard.domain.risk.reasons import Violation, violation_of
 from switchyard.flow.history.replay import NotEmpty, live_digest, replay
+from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.history.verify import ChainBroken
 from switchyard.flow.readers.audit import AuditWriter
 from switchyard.ports.journal import Journal
@@ -360,6 +362,18 @@ async def test_a_rebuilt_database_accepts_further_changes(make: MakeDatabase, tm
     assert outcome == Committed((await lost.head(0)).seq + 1)
     entry = lost.keys[ACCOUNT, "orders", "key-3"]
     assert await journal.append(0, "used key", [Change(keys=(entry,))], START) == [Conflict(entry)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_rebuilt_database_is_not_used_before_it_is_declared_restored(
+    make: MakeDatabase, tmp_path: Path, engine: str
+) -> None:
+    source, target = await make("memory"), await make(engine)
+    await write_audit_file((await source.open()).journal, tmp_path / "audit.log")
+    async with target.rebuild() as rebuilding:
+        await replay(LocalAuditFile(tmp_path / "audit.log"), rebuilding)
+    with pytest.raises(HistoryMismatch, match="run `switchyard db restored`"):
+        await check_not_restoring((await target.open()).journal)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

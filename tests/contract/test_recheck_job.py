@@ -153,7 +153,8 @@ async def test_orders_of_another_account_under_the_label_count_for_that_account_
 
 async def test_a_kill_without_an_account_is_a_restriction_of_every_account(site: RecheckSite) -> None:
     """As rechecks set them before strategies belonged to accounts."""
-    stored = await site.switch.set(KillRequest(strategy=STRATEGY, mode="reduce_only", by="pdca", reason="stored"))
+    request = KillRequest(strategy=STRATEGY, mode="reduce_only", by="pdca", reason="stored")
+    stored = await site.switch._set(request, None, [])
     result = await rechecked(site, a_request())
     assert any(stored.kill_id in reason for reason in result.health_reasons)
     assert await site.database.kills.active() == [stored]
@@ -181,6 +182,11 @@ async def test_a_strategy_that_was_deleted_or_has_no_account_is_not_restricted(s
     strategy = await site.store.strategy(KEY)
     assert strategy is not None
     await site.store.delete_strategy(KEY)
+    checked = await site.worker()._recheck.check(a_request(), strategy, confirmed)
+    assert (checked.result.health, checked.result.enforced) == ("unhealthy", None)
+    # One that has its name now was not rechecked.
+    site.clock.advance(timedelta(seconds=1))
+    await site.store.put_strategy(KEY, StrategyBody(), site.clock.now())
     checked = await site.worker()._recheck.check(a_request(), strategy, confirmed)
     assert (checked.result.health, checked.result.enforced) == ("unhealthy", None)
     # No orders count in what a client registered for itself, whatever their label.

@@ -13,7 +13,7 @@ from switchyard.adapters.memory.clock import START
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.journal import PostgresJournal
-from switchyard.adapters.postgres.reader import Reader
+from switchyard.adapters.postgres.reader import CONNECTIONS_MAX, Reader
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
 from switchyard.domain.idempotency import CANCEL_ALL, PLACE_ORDER, KeyEntry
@@ -28,7 +28,14 @@ from tests.support.journal_checks import commit
 from tests.support.pdca import a_recheck, add_strategies
 from tests.support.polling import until
 from tests.support.postgres import STANDBY, PostgresServer
-from tests.support.replication import Exposure, Replicated, replicated_database, set_standby_names, two_servers
+from tests.support.replication import (
+    Exposure,
+    Replicated,
+    configure,
+    replicated_database,
+    set_standby_names,
+    two_servers,
+)
 
 OWNER = AccountId(ACCOUNT)
 
@@ -263,7 +270,8 @@ async def test_the_barrier_needs_no_privilege(servers: Replicated) -> None:
     await servers.on_primary(f"CREATE ROLE {role} LOGIN")
     await servers.on_primary(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
     reader = await Reader.open(servers.url.replace("postgres@", f"{role}@"))
-    await reader.barrier.wait(None, must_write=True)
+    async with reader.barrier.confirmed() as read:
+        read.must_write = True
     await reader.close()
 
 
@@ -289,6 +297,42 @@ async def test_a_promoted_standby_confirms_no_read_of_the_primary_before_it() ->
         await database.close()
 
 
+async def test_after_a_promotion_no_read_is_answered_by_the_primary_before_it() -> None:
+    """That one is alive and keeps its sessions, as if it were cut off from the promoted server alone."""
+    with two_servers() as (primary, standby):
+        servers = await replicated_database(primary, standby)
+        database = await PostgresDatabase.open(servers.both_url)
+        database.journal._reader.barrier._seconds_max = 60  # longer than a busy machine takes
+        change = an_accept()
+        order_id = change.orders[0].order_id
+
+        async def reads() -> list[Any]:
+            """As many at once as the pool has connections."""
+            reading = [database.queries.order(order_id) for _ in range(CONNECTIONS_MAX)]
+            return await asyncio.gather(*reading, return_exceptions=True)
+
+        assert await reads() == [None] * CONNECTIONS_MAX
+        await asyncio.to_thread(standby.promote)
+        for url in (servers.url, servers.standby_url):
+            await set_standby_names(url, "")
+        old = await PostgresDatabase.open(servers.url)
+        await commit(old.journal, change)
+        await old.close()
+        await configure(servers.url, "default_transaction_read_only", "on")  # new connections lead to the other server
+        await servers.on_primary(_END_CHECKS)
+
+        assert [type(error) for error in await reads()] == [JournalUnavailable] * CONNECTIONS_MAX
+        assert await reads() == [None] * CONNECTIONS_MAX
+        await database.close()
+
+
+# The sessions of barriers.
+_END_CHECKS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE query LIKE '%pg_logical_emit_message%' AND pid <> pg_backend_pid()
+"""
+
+
 async def _waits(servers: Replicated) -> bool:
     return bool(await servers.waits())
 
@@ -302,6 +346,27 @@ async def test_a_commit_without_a_standby_is_shown_under_a_later_setting_only_on
     await set_standby_names(servers.url, "")
     change = an_accept()
     await commit(database.journal, change)
+    await set_standby_names(servers.url, STANDBY)
+
+    with pytest.raises(JournalUnavailable):
+        await database.queries.order(change.orders[0].order_id)
+
+
+@pytest.mark.parametrize("waiting", ["append", "read"])
+async def test_a_wait_that_ended_while_the_setting_was_empty_confirms_nothing_once_it_is_set_again(
+    servers: Replicated, database: PostgresDatabase, waiting: str
+) -> None:
+    await database.journal.head(0)
+    await asyncio.to_thread(servers.standby.stop)
+    change = an_accept()
+    if waiting == "append":
+        released: asyncio.Task[Any] = asyncio.create_task(commit(database.journal, change))
+    else:
+        await exposed(servers, change)
+        released = asyncio.create_task(database.queries.order(change.orders[0].order_id))
+    await until(lambda: _waits(servers))
+    await set_standby_names(servers.url, "")
+    await released
     await set_standby_names(servers.url, STANDBY)
 
     with pytest.raises(JournalUnavailable):

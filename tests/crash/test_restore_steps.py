@@ -14,7 +14,7 @@ from tests.support.load import LoadClient
 from tests.support.orders import all_orders
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
-from tests.support.process import ROOT, Process, clean_environment, run_command
+from tests.support.process import Process, clean_environment, run_command
 from tests.support.venue_process import VenueProcess
 
 # Three pages of rows.
@@ -78,7 +78,7 @@ def restored(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[Restor
 async def test_killed_after_each_commit_it_continues_and_nothing_is_sent_meanwhile(restored: Restored) -> None:
     await restored.prepare(ROWS)
     assert await restored.is_refused()
-    environment = clean_environment(**tool_settings(restored.gateway), PYTHONPATH=str(ROOT))
+    environment = clean_environment(**tool_settings(restored.gateway))
     for _ in range(5):  # the epoch, its event, three pages
         killed = await asyncio.to_thread(
             subprocess.run, [*COMMAND, "db", "restored"], env=environment, capture_output=True, check=False

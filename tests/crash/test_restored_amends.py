@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.amending import RESTING, amend, amending_settings, until_equal, until_settled
+from tests.support.amending import RESTING, amend, amending_settings, broker_orders, until_equal, until_settled
 from tests.support.backups import PostgresBackup, SqliteBackup, declare_restored
 from tests.support.cluster import Cluster
 from tests.support.evidence import check_audit, tool_settings
@@ -189,3 +189,35 @@ async def test_orders_follow_the_amends_that_a_database_rebuilt_from_an_audit_fi
 
     await site.place_and_back_up(session, take)
     await lose_and_check(site, session, rebuild)
+
+
+async def test_cancels_of_repeated_orders_and_amends_reach_what_the_lost_history_has_made_of_them(
+    cluster: Cluster, session: aiohttp.ClientSession
+) -> None:
+    site, backup = Site(cluster, "cancel_replace", "forever"), SqliteBackup(cluster.folder)
+    await site.place_and_back_up(session, backup.take)
+    await site.amended(session, "amended", "first", qty=5000, price=90)
+    site.orders["late"] = late = await place(session, site.process, "late", body=RESTING, qty=10_000)
+    await until_all(session, site.process, lambda order: order["status"] == "WORKING")
+    await site.amended(session, "late", "first", qty=4000, price=85)
+    assert await asyncio.to_thread(site.process.stop) == 0
+    await asyncio.to_thread(backup.restore)
+    declare_restored(site.process)
+    await site.process.start()
+
+    # While the venue is closed: nothing that may be there ends here.
+    await amend(session, site.process, site.orders["amended"], "amended_first", qty=5000, price=90)
+    site.orders["late"] = await place(session, site.process, "late", body=RESTING, qty=10_000)
+    for name in ("amended", "late"):
+        await cancel(session, site.process, site.orders[name])
+    shown = await site.shown(session)
+    assert (shown["amended"][0], shown["late"][0]) == ("CANCEL_REQUESTED", "UNKNOWN")
+
+    async def is_cancelled() -> bool:
+        shown = await site.shown(session)
+        return (shown["amended"], shown["late"]) == (("CANCELED", 5000, 0), ("CANCELED", 4000, 0))
+
+    await until(is_cancelled, lambda: site.process.log)
+    at_broker = broker_orders(site.broker)
+    assert [at_broker[order_id]["status"] for order_id in (site.orders["amended"], late)] == ["CANCELED", "CANCELED"]
+    site.broker.check_nothing_twice()

@@ -22,6 +22,10 @@ from tests.support.upgraded import upgraded_database
 KEYS = [f"key-{number}" for number in range(1, 11, 2)]
 # A price far from the market: the order stays open and causes no report.
 RESTING = 1
+# As many as a process sends that has long begun to read, if it does not wait; it waits for longer than they take.
+PROBES = 3
+# How a process reads what happened at the venue before it sends.
+READS = b"GET /reports", b"GET /orders?open"
 STUCK = {"OUTBOX_STUCK_THRESHOLD_MIN": "0.01", "VENUE_WINDOW_SEC_SIM": "1"}
 
 
@@ -88,10 +92,17 @@ async def test_a_request_of_the_lost_history_that_arrives_after_a_restore_is_not
         process.kill()
         backup.restore()
         declare_restored(process)
+        before = len(proxy.requests)
+
+        def reached(*starts: bytes) -> int:
+            return sum(request.startswith(starts) for request in proxy.requests[before:])
+
         await process.start()
         await LoadClient(process).insist(KEYS[:1])
-        # Either the process waits, or it has sent the order a second time.
-        await until(lambda: "venue_waits_after_restore" in process.log or proxy.waiting == 2)
+        # While it waits, only probes reach the venue: what it read now would not have the order that is on its way.
+        await until(lambda: reached(b"GET /orders/probe-") >= PROBES or bool(reached(*READS, b"POST /orders ")))
+        assert not reached(*READS, b"POST /orders "), "it did not wait"
+        assert "venue_waits_after_restore" in process.log
         proxy.release()
         await until_statuses(session, process, "FILLED")
     assert set(broker.orders().values()) == {1}, "the venue accepted a client order id twice"

@@ -74,7 +74,7 @@ async def test_a_break_is_resolved_by_its_page(cluster: Cluster, session: aiohtt
     await operator.run(adopting, {"BREAK_ID": break_id, "ACCOUNT": "demo", **SIGNED})
     assert "no breaks" in await operator.run(comparing)
     assert "no breaks" in await operator.run("switchyard reconcile --full")  # as after a restart
-    assert (await scrape(session, process.url))["backoffice_breaks"] == 0
+    assert (await scrape(session, process.backoffice_url))["backoffice_breaks"] == 0
     assert await operator.problems() == {}
 
 

@@ -59,6 +59,7 @@ async def test_the_wheel_works_in_an_empty_environment(
     assert run(command, "--version", cwd=tmp_path).strip() == f"switchyard {__version__}"
     process = cluster.process()
     process.command = [str(command)]
+    process.settings["PYTHONPATH"] = ""  # the installed package, not the sources
     await process.start()
     for path in ("/health/ready", "/docs", "/openapi.json", "/metrics", "/dashboard", "/dashboard/page.js"):
         async with session.get(process.url + path) as response:

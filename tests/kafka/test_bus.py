@@ -11,7 +11,7 @@ from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.ports.bus import Bus
 from tests.support.databases import Database
 from tests.support.kafka import Kafka
-from tests.support.kafka_books import Desks, Office, check_books, has_read_all, journal_bus, kafka_bus
+from tests.support.kafka_books import Office, Services, check_books, has_read_all, journal_bus, kafka_bus
 from tests.support.polling import until
 from tests.support.relay import RelayUnderTest
 
@@ -21,7 +21,7 @@ class BusUnderTest:
 
     def __init__(self, database: Database, kafka: Kafka, kind: str) -> None:
         self.database = database
-        self.desks = Desks(database, accounts=12)  # some in each partition
+        self.services = Services(database, accounts=12)  # some in each partition
         self._kafka = kafka if kind == "kafka" else None
         self._topic = kafka.create_topic() if kind == "kafka" else ""
         self._relay = RelayUnderTest(database, kafka, self._topic) if kind == "kafka" else None
@@ -30,7 +30,7 @@ class BusUnderTest:
         return journal_bus(self.database) if self._kafka is None else kafka_bus(self._kafka, self._topic)
 
     async def trade(self, rounds: int) -> None:
-        await self.desks.trade(rounds)
+        await self.services.trade(rounds)
         if self._relay is not None:
             await self._relay.catch_up()
 

@@ -26,7 +26,7 @@ from switchyard.telemetry.metrics import Metrics
 from tests.support.databases import Database
 from tests.support.journal_checks import verified
 from tests.support.kafka import BUS_KEY, Kafka, stored_messages
-from tests.support.kafka_books import Desks, Office, check_books, has_read_all, kafka_bus
+from tests.support.kafka_books import Office, Services, check_books, has_read_all, kafka_bus
 from tests.support.polling import until
 from tests.support.relay import INSTALLATION, RelayUnderTest
 
@@ -70,7 +70,7 @@ async def test_a_gap_halts_its_account_until_the_event_comes_and_nothing_is_book
     embedded: Database, kafka: Kafka, ledger: SqliteLedger, tmp_path: Path
 ) -> None:
     topic = kafka.create_topic()
-    await Desks(embedded).trade(3)
+    await Services(embedded).trade(3)
     events = await linked_events(embedded)
     lost = next(each for each in events[10:] if each.event.account_id == "acc-1")
     await publish(kafka, topic, [each for each in events if each is not lost])
@@ -92,15 +92,15 @@ async def test_a_gap_halts_its_account_until_the_event_comes_and_nothing_is_book
 async def test_a_topic_that_was_created_again_is_read_only_after_a_reset(
     embedded: Database, kafka: Kafka, ledger: SqliteLedger, tmp_path: Path
 ) -> None:
-    topic, desks = kafka.create_topic(), Desks(embedded)
-    await desks.trade(2)
+    topic, services = kafka.create_topic(), Services(embedded)
+    await services.trade(2)
     await publish(kafka, topic, await linked_events(embedded))
     office = await opened(kafka, topic, ledger)
     await office.catch_up(embedded)
     await office.close()
     kafka.delete_topic(topic)
     kafka.create_named(topic)
-    await desks.trade(1)
+    await services.trade(1)
     await publish(kafka, topic, await linked_events(embedded))
     with pytest.raises(CannotStart, match=r"deleted and created again.*backoffice reset"):
         await opened(kafka, topic, ledger)
@@ -117,7 +117,7 @@ async def test_messages_that_were_deleted_before_they_were_read_stop_the_partiti
     embedded: Database, kafka: Kafka, ledger: SqliteLedger
 ) -> None:
     topic = kafka.create_topic(1)
-    await Desks(embedded).trade(2)
+    await Services(embedded).trade(2)
     await publish(kafka, topic, await linked_events(embedded))
     kafka.delete_messages(topic, 5)
     office = await opened(kafka, topic, ledger)
@@ -156,8 +156,8 @@ async def test_messages_that_another_program_forged_are_dropped_and_counted_and_
 ) -> None:
     """Every message of the relay, and between them what a writer without the key can make of those before."""
     topic = kafka.create_topic(2)
-    desks = Desks(embedded)
-    await desks.trade(2)
+    services = Services(embedded)
+    await services.trade(2)
     first = await linked_events(embedded)
     await publish(kafka, topic, first)
     genuine = stored_messages(kafka, topic, len(first))
@@ -188,7 +188,7 @@ async def test_messages_that_another_program_forged_are_dropped_and_counted_and_
     }
     write(kafka, topic, *forged["unsigned"], *forged["signature"])
     await publish(kafka, topic, first[:1], key=b"the key of another installation, 32 bytes")
-    await desks.trade(1)
+    await services.trade(1)
     await publish(kafka, topic, (await linked_events(embedded))[len(first) :])
     office = await opened(kafka, topic, ledger)
     await office.catch_up(embedded)
@@ -205,7 +205,7 @@ async def test_a_copy_in_another_partition_halts_no_account(
 ) -> None:
     """It is genuine where it was published; in a partition that is read earlier it would look like a gap."""
     topic, other = kafka.create_topic(1), kafka.create_topic(1)
-    await Desks(embedded).trade(2)
+    await Services(embedded).trade(2)
     events = await linked_events(embedded)
     await publish(kafka, other, events)
     write(kafka, topic, *(copy_of(message) for message in stored_messages(kafka, other, len(events))[5:]))
@@ -221,10 +221,10 @@ async def test_a_copy_in_another_partition_halts_no_account(
 async def test_messages_under_the_previous_key_are_booked_while_it_is_configured(
     embedded: Database, kafka: Kafka, ledger: SqliteLedger, tmp_path: Path
 ) -> None:
-    topic, desks, new_key = kafka.create_topic(1), Desks(embedded), b"the next key of the bus, 32 bytes or more"
-    await desks.trade(1)
+    topic, services, new_key = kafka.create_topic(1), Services(embedded), b"the next key of the bus, 32 bytes or more"
+    await services.trade(1)
     await publish(kafka, topic, await linked_events(embedded))
-    await desks.trade(1)
+    await services.trade(1)
     await publish(kafka, topic, (await linked_events(embedded))[20:], key=new_key)
     office = await opened(kafka, topic, ledger, keys=(new_key, KEY))
     await office.catch_up(embedded)
@@ -237,7 +237,7 @@ async def test_the_relay_puts_accounts_into_the_partitions_that_librdkafka_would
     embedded: Database, kafka: Kafka
 ) -> None:
     topic, other = kafka.create_topic(5), kafka.create_topic(5)
-    await Desks(embedded, accounts=12).trade(1)
+    await Services(embedded, accounts=12).trade(1)
     events = await linked_events(embedded)
     await publish(kafka, topic, events)
     messages = stored_messages(kafka, topic, len(events))
@@ -252,7 +252,7 @@ async def test_a_signed_message_that_is_no_event_stops_the_partition(
 ) -> None:
     """Only a relay can have written it: a version that this one cannot read."""
     topic = kafka.create_topic(1)
-    await Desks(embedded).trade(1)
+    await Services(embedded).trade(1)
     event = (await linked_events(embedded))[0]
     await publish(kafka, topic, [msgspec.structs.replace(event, epoch=2)])
     office = await opened(kafka, topic, ledger)
@@ -267,7 +267,7 @@ async def test_events_of_another_installation_stop_the_partition(
     embedded: Database, kafka: Kafka, ledger: SqliteLedger
 ) -> None:
     topic = kafka.create_topic(1)
-    await Desks(embedded).trade(1)
+    await Services(embedded).trade(1)
     events = await linked_events(embedded)
     await publish(kafka, topic, events[:3])
     await publish(kafka, topic, events[:1], installation="another")
@@ -283,7 +283,7 @@ async def test_another_number_of_partitions_stops_the_relay_and_the_books(
 ) -> None:
     topic = kafka.create_topic(2)
     relay = RelayUnderTest(embedded, kafka, topic)
-    await Desks(embedded).trade(1)
+    await Services(embedded).trade(1)
     await relay.catch_up()
     office = await opened(kafka, topic, ledger)
     await office.catch_up(embedded)
@@ -332,7 +332,7 @@ async def test_a_full_partition_is_read_to_its_end_also_when_it_moves_away_and_b
     monkeypatch.setattr("switchyard.adapters.kafka.bus.MESSAGES_MAX", 50)
     monkeypatch.setattr("switchyard.adapters.kafka.partition.MESSAGES_MAX", 100)
     topic = kafka.create_topic(1)
-    await Desks(embedded).trade(20)
+    await Services(embedded).trade(20)
     await publish(kafka, topic, await linked_events(embedded))
     office = await opened(kafka, topic, ledger)
     bus, sources = office.bus, list[Source]()
@@ -361,7 +361,7 @@ async def test_messages_that_do_not_arrive_are_counted_and_then_named(
     monkeypatch.setattr("switchyard.flow.backoffice.source_reader.SILENCE_SECONDS_MAX", 0.5)
     monkeypatch.setattr(PartitionSource, "put", lambda *_: None)
     topic = kafka.create_topic(1)
-    await Desks(embedded).trade(1)
+    await Services(embedded).trade(1)
     await publish(kafka, topic, await linked_events(embedded))
     office = await opened(kafka, topic, ledger)
     running = asyncio.create_task(office.consumer.run(Wake()))
@@ -396,7 +396,7 @@ async def test_a_process_without_partitions_counts_and_names_what_no_other_one_r
         return bool(idle.assignment())
 
     await until(has_partition)
-    await Desks(embedded).trade(1)
+    await Services(embedded).trade(1)
     await publish(kafka, topic, await linked_events(embedded))
     office = await opened(kafka, topic, ledger)
 

@@ -13,7 +13,7 @@ from switchyard.adapters.kafka import brokers, configuration
 from switchyard.settings.kafka import KafkaSettings
 from tests.support.databases import Database
 from tests.support.kafka import Kafka
-from tests.support.kafka_books import Desks, Office, check_books, kafka_bus
+from tests.support.kafka_books import Office, Services, check_books, kafka_bus
 from tests.support.polling import until
 from tests.support.relay import RelayUnderTest, check_complete, place_orders
 
@@ -65,17 +65,17 @@ async def test_a_client_says_whether_it_has_brokers_to_connect_to(
 async def test_a_consumer_without_brokers_is_replaced_and_reads_on(
     embedded: Database, kafka: Kafka, ledger: SqliteLedger, tmp_path: Path, lose_brokers: Callable[[], None]
 ) -> None:
-    topic, desks = kafka.create_topic(), Desks(embedded)
+    topic, services = kafka.create_topic(), Services(embedded)
     relay = RelayUnderTest(embedded, kafka, topic)
     office = Office(kafka_bus(kafka, topic), ledger)
     await office.consumer.open()
-    await desks.trade(1)
+    await services.trade(1)
     await relay.catch_up()
     await office.catch_up(embedded)
     await relay.relay.close()  # so that the consumer is told
     lose_brokers()
     await office.run_until(lambda: not office.consumer.readers)
-    await desks.trade(1)
+    await services.trade(1)
     await relay.catch_up()
     await office.catch_up(embedded)
     await office.close()

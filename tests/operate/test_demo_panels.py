@@ -61,7 +61,7 @@ async def test_every_panel_shows_something_after_a_minute_of_the_demo(
     demo = Process(tmp_path / "demo", "demo")
     ports = ("--port", str(demo.port), "--backoffice-port", str(demo.backoffice_port))
     demo.arguments = ["--seconds", str(DAY_SECONDS), "--keep", "--folder", str(tmp_path / "site"), *ports]
-    prometheus = PrometheusServer(tmp_path / "prometheus", [demo.url]).start()
+    prometheus = PrometheusServer(tmp_path / "prometheus", [demo.url, demo.backoffice_url]).start()
     began = time.time()
     try:
         demo.spawn()

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, cast
@@ -21,11 +21,11 @@ from switchyard.domain.lines import AuditLine
 from switchyard.domain.replay import Replay
 from switchyard.domain.risk.limit_settings import LimitSettings
 from switchyard.domain.state_digest import state_digest
-from switchyard.flow.intake.amends import AmendAnswer, AmendDesk
+from switchyard.flow.intake.amends import AmendAnswer, AmendService
 from switchyard.flow.intake.duplicates import DuplicateWatch
+from switchyard.flow.risk.limit_claims import LimitClaims
 from switchyard.flow.risk.order_rate import OrderRate
 from switchyard.flow.risk.pre_trade import PreTradeRisk
-from switchyard.flow.risk.room import Rooms
 from switchyard.ports.journal import Journal
 from switchyard.telemetry.metrics import Metrics
 from tests.support.amend_venue import AmendingAdapter, AmendingVenue, Leg
@@ -42,15 +42,15 @@ class NoQuotes:
         return None
 
 
-def a_desk(worker: Worker) -> AmendDesk:
+def a_service(worker: Worker) -> AmendService:
     """The desk of a worker's process."""
     field, metrics = worker.field, Metrics()
     journal = cast(Journal, worker.journal)
-    return AmendDesk(
+    return AmendService(
         catalogue=Catalogue(),
         quotes=cast(Any, NoQuotes()),
         risk=PreTradeRisk([], metrics),
-        rooms=Rooms(LimitSettings(), cast(Any, journal)),
+        limits=LimitClaims(LimitSettings(), cast(Any, journal)),
         rate=OrderRate(),
         journal=journal,
         keys=field.database.keys,
@@ -98,7 +98,7 @@ class AmendField(Field):
         order = self.database.journal.orders[order_id]
         version = order.version if self.random.random() < 0.1 else None
         try:
-            amendment = await a_desk(worker).amend(order.account_id, order_id, body, key, version=version)
+            amendment = await a_service(worker).amend(order.account_id, order_id, body, key, version=version)
         except (Unavailable, OutcomeUnknown, RequestError):
             return
         first = self.answers.setdefault(key, amendment.answer)
@@ -133,9 +133,9 @@ class AmendField(Field):
                 await worker.sequencer.commit(decisions.clear_kill(stored, "fuzz", "over", self.clock.now()))
             stored = self.database.journal.kills.get(kill.kill_id)
 
-    def note(self, change: Change) -> None:
-        super().note(change)
-        for order in change.orders:
+    def note(self, changes: Sequence[Change]) -> None:
+        super().note(changes)
+        for order in [order for change in changes for order in change.orders]:
             for venue in self.amending_venues:
                 leg = venue.newest.get(order.venue_client_order_id)
                 if leg is not None:

@@ -21,7 +21,7 @@ from switchyard.flow.history.verify import verify_audit
 from switchyard.flow.readers import audit
 from switchyard.flow.readers.audit import AuditWriter
 from switchyard.ports.audit_file import AuditFile
-from switchyard.ports.head_file import HeadFile
+from switchyard.ports.installation import HeadFile
 from switchyard.ports.journal import Journal
 from switchyard.telemetry.metrics import Metrics
 

@@ -1,4 +1,4 @@
-"""A gateway with all its stages in the test's own process, on a real socket and a real database."""
+"""A gateway with its stages in the test's own process, on a real socket and a real database."""
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -10,13 +10,14 @@ from typing import Any
 import aiohttp
 
 from switchyard.bootstrap import Database, Engine, PortWrappers, running_engine, upgrade_if_new
+from switchyard.entrypoints.control.office import running_office
 from switchyard.entrypoints.http.app import build_server
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps
 from switchyard.entrypoints.http.transport.auth import issue_token
 from switchyard.settings import load_settings
 from tests.support.contract import Contract
 from tests.support.polling import until
-from tests.support.process import SECRET
+from tests.support.process import SECRET, clean_environment
 
 
 class CheckedResponse:
@@ -111,19 +112,21 @@ class KeepsDatabase(PortWrappers):
 @asynccontextmanager
 async def running_gateway(folder: Path, **environment: str) -> AsyncIterator[RunningGateway]:
     """Run everything that `switchyard up` runs."""
-    settings = load_settings(
-        {
-            "SWITCHYARD_DATA_DIR": str(folder / "var"),
-            "SWITCHYARD_STATE_DIR": str(folder / "state"),
-            "SWITCHYARD_PORT": "0",
-            "SWITCHYARD_BACKOFFICE": "false",
-            "JWT_HS256_SECRET": SECRET,
-            **environment,
-        }
-    )
+    environment = {
+        "SWITCHYARD_DATA_DIR": str(folder / "var"),
+        "SWITCHYARD_STATE_DIR": str(folder / "state"),
+        "SWITCHYARD_PORT": "0",
+        "SWITCHYARD_BACKOFFICE": "false",
+        "JWT_HS256_SECRET": SECRET,
+        **environment,
+    }
+    settings = load_settings(environment)
     await upgrade_if_new(settings)
     wrappers = KeepsDatabase()
-    async with running_engine(settings, "up", wrappers) as engine:
+    async with (
+        running_engine(settings, "up", wrappers) as engine,
+        running_office(engine, clean_environment(**environment)),
+    ):
         server = build_server(settings, engine)
         await server.start()
         try:

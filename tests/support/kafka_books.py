@@ -33,7 +33,7 @@ from tests.support.posting import differences, digest
 from tests.support.relay import INSTALLATION
 
 
-class Desks:
+class Services:
     """Several accounts that place orders and get each filled in two parts."""
 
     def __init__(self, database: Database, accounts: int = 4) -> None:
@@ -70,9 +70,7 @@ class Office:
         self.bus = bus
         self.ledger = ledger
         self.metrics = metrics or Metrics()
-        self.consumer = Consumer(
-            bus, ledger, clock=SystemClock(), metrics=self.metrics.backoffice, shares=False, tracer=tracer
-        )
+        self.consumer = Consumer(bus, ledger, clock=SystemClock(), metrics=self.metrics.backoffice, tracer=tracer)
 
     async def run_until(self, condition: Callable[[], object]) -> None:
         """Book pages until the condition holds."""

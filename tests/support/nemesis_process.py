@@ -30,7 +30,7 @@ class NemesisProcess(Process):
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"ahead-{role}"
         self.command = command("nemesis_process", str(self._file), bug)
-        self.settings["PYTHONPATH"] = str(ROOT)
+        self.settings["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT}"
         if role == "worker":
             self.settings["SWITCHYARD_METRICS_PORT"] = str(self.port)  # so that a worker can be asked, too
         self.step(0.0)

@@ -22,6 +22,7 @@ from switchyard.flow.results import OrderResults
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.outcomes import OutcomeWriter
 from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sending.resolve import Resolver
@@ -60,6 +61,8 @@ class ScriptedVenue(OneByOne):
         self.takes_orders = True
         self.can_be_asked = True
         self.while_asked: Callable[[], Awaitable[None]] | None = None
+        self.shown: dict[str, Any] = {}
+        """What a lookup shows of an order besides its ids."""
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         if self.takes_orders:
@@ -80,7 +83,13 @@ class ScriptedVenue(OneByOne):
             await self.while_asked()
         if not found:
             return None
-        return VenueOrder(venue_client_order_id=client_id, venue_order_id="venue-1", status="WORKING", filled_qty=ZERO)
+        return VenueOrder(
+            venue_client_order_id=client_id,
+            venue_order_id="venue-1",
+            status="WORKING",
+            filled_qty=ZERO,
+            **self.shown,
+        )
 
     async def probe(self) -> ProbeResult:
         if not self.can_be_asked:
@@ -121,6 +130,7 @@ class Setup:
         self.commit = sequencer.commit
         self.watch = VenueWatch(self.venue, clock=self.clock, metrics=self.metrics)
         self.resolver = Resolver(self.watch, journal=self.journal, commit=self.commit, **common)  # type: ignore[arg-type]
+        self.kills = ActiveKills(database.kills, self.metrics)
         randomness = SeededRandomness()
         self.outcomes = OutcomeWriter(
             worker=worker,
@@ -131,7 +141,7 @@ class Setup:
             metrics=self.metrics,
             retries=decisions.retry_limits(8),
             first_sends=FirstSends({VENUE: self.venue}, self.clock),
-            first_reports={},
+            inline_reports={},
         )
         self.lanes = HeldLanes(database.lanes, worker, self.clock)
         self.dispatcher = Dispatcher(
@@ -144,15 +154,22 @@ class Setup:
             retry_max=8,
             idle_seconds=0.01,
             stuck_after=timedelta(minutes=10),
-            kills=ActiveKills(database.kills, self.metrics),
+            kills=self.kills,
+            lost_keys=self.lost_keys(),
             waiting=WaitingLanes(Wake()),
             venues={VENUE: self.venue},
             **common,  # type: ignore[arg-type]
         )
         self.dispatcher.open_venue(VENUE)
 
-    async def accept(self, time_in_force: str = "GTC", expires_at: datetime | None = None) -> OrderState:
-        change = an_accept(time_in_force=time_in_force, now=self.clock.now(), expires_at=expires_at)
+    def lost_keys(self) -> LostKeys | None:
+        """None: the database was never restored."""
+        return None
+
+    async def accept(
+        self, time_in_force: str = "GTC", expires_at: datetime | None = None, key: str | None = None
+    ) -> OrderState:
+        change = an_accept(time_in_force=time_in_force, now=self.clock.now(), expires_at=expires_at, key=key)
         await self.commit(change)
         self._order_id = change.orders[0].order_id
         return await self.state()

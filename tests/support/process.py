@@ -31,7 +31,8 @@ def clean_environment(**settings: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     fixed = {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": str(ROOT),
+        # The code beside the tests, wherever the package is installed from.
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
         # No certificate authorities: aiohttp reads those of the system at each start, and no process here needs one.
         "SSL_CERT_FILE": os.devnull,
         "SWITCHYARD_BACKOFFICE": "false",
@@ -118,9 +119,14 @@ class Process:
             return "worker is running" in self.log
         try:
             async with session.get(f"{self.url}/health") as response:
-                return response.status == 200
+                is_ready = response.status == 200
+            if self.role == "up" and self.settings.get("SWITCHYARD_BACKOFFICE") == "true":
+                # In a process of its own; halted books answer as well.
+                async with session.get(f"{self.backoffice_url}/health"):
+                    pass
         except aiohttp.ClientError:
             return False
+        return is_ready
 
     def kill(self) -> None:
         """SIGKILL: the process cannot clean up."""

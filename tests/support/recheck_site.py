@@ -51,7 +51,7 @@ class RecheckSite:
         self.metrics = Metrics()
         self.clock = ManualClock(ACCEPTED_AT)
         self.consumer = Consumer(
-            JournalBus(database.journal), ledger, clock=self.clock, metrics=self.metrics.backoffice, shares=False
+            JournalBus(database.journal), ledger, clock=self.clock, metrics=self.metrics.backoffice
         )
         self.ledger = ledger
         self.fills = LedgerFills(ledger, SqliteLedgerLookup(ledger))

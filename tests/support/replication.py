@@ -105,14 +105,19 @@ async def replicated_database(primary: PostgresServer, standby: PostgresServer) 
 
 async def set_standby_names(url: str, names: str) -> None:
     """Name the synchronous standbys of a running server; none if empty."""
-    await _run(url, f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+    await configure(url, "synchronous_standby_names", names)
+
+
+async def configure(url: str, setting: str, value: str) -> None:
+    """Change a setting of a running server; returns when new sessions have it."""
+    await _run(url, f"ALTER SYSTEM SET {setting} = '{value}'")
     await _run(url, "SELECT pg_reload_conf()")
-    await until(lambda: _has_names(url, names))
+    await until(lambda: _has(url, setting, value))
 
 
-async def _has_names(url: str, names: str) -> bool:
-    [(found,)] = await _run(url, "SHOW synchronous_standby_names")
-    return bool(found == names)
+async def _has(url: str, setting: str, value: str) -> bool:
+    [(found,)] = await _run(url, f"SHOW {setting}")
+    return bool(found == value)
 
 
 async def _run(url: str, sql: str, *values: Any) -> list[asyncpg.Record]:

@@ -8,8 +8,8 @@ from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.instruments import Instrument
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.risk.checks import checks_of
+from switchyard.domain.risk.context import OrderContext
 from switchyard.domain.risk.limits import RiskLimits
-from switchyard.domain.risk.subject import Subject
 
 BTC = Instrument(symbol="BTC", quote="USD", settle="USD")
 QUOTE = Quote(bid=Decimal(99), ask=Decimal(101))
@@ -17,7 +17,7 @@ QUOTE = Quote(bid=Decimal(99), ask=Decimal(101))
 
 def a_subject(
     account: str = "acctA", *, instrument: Instrument = BTC, quote: Quote | None = QUOTE, **changes: Any
-) -> Subject:
+) -> OrderContext:
     """A LIMIT order to buy 10 at 100, with changes; `price=None` makes it a MARKET order, `stop_price` a stop order."""
     members: dict[str, Any] = {
         "symbol": instrument.symbol,
@@ -29,12 +29,12 @@ def a_subject(
     if "stop_price" in members:
         kind = "STOP" if members["price"] is None else "STOP_LIMIT"
     order = OrderRequest(**({"type": kind, "time_in_force": "GTC"} | members))
-    return Subject(
+    return OrderContext(
         account_id=AccountId(account), order=order, instrument=instrument, venue=VenueName("sim"), quote=quote
     )
 
 
-def reasons_of(limits: RiskLimits, subject: Subject) -> list[str]:
+def reasons_of(limits: RiskLimits, subject: OrderContext) -> list[str]:
     """The reasons of all checks that fail, in their order; the first one is the answer to an order."""
     violations = [check.judge(subject) for check in checks_of(limits)]
     return [violation.reason for violation in violations if violation is not None]

@@ -64,6 +64,8 @@ class ScriptedServer:
         self.requests: list[Request] = []
         self.arrived = asyncio.Event()
         """Set by the first request."""
+        self.greeting = b""
+        """What each new connection gets before any request."""
         self.connections = 0
         self.url = ""
 
@@ -74,6 +76,7 @@ class ScriptedServer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        writer.write(self.greeting)
         try:
             while not writer.is_closing():
                 self.requests.append(await _read_request(reader))

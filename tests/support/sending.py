@@ -12,7 +12,7 @@ from switchyard.domain.ids import OrderId, VenueName, WorkerId
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxStatus
 from switchyard.flow.active_kills import ActiveKills
-from switchyard.flow.executions.carried import CarriedReports
+from switchyard.flow.executions.inline_reports import InlineReports
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.sending.collars import Guard
@@ -73,7 +73,7 @@ class Sending:
         self.sequencer = running_sequencer(wrapped, self.clock, self.metrics, note=waiting.note)
         self.lanes = HeldLanes(self.database.lanes, OWN, self.clock)
         self.kills = ActiveKills(self.database.kills, self.metrics)
-        first_reports: dict[VenueName, CarriedReports] = {}
+        inline_reports: dict[VenueName, InlineReports] = {}
         self.dispatcher = Dispatcher(
             worker=OWN,
             sequencer=self.sequencer,
@@ -93,7 +93,7 @@ class Sending:
             kills=self.kills,
             waiting=waiting,
             guard=guard,
-            first_reports=first_reports,
+            inline_reports=inline_reports,
             health=health,
         )
         self.recorder = Recorder(
@@ -104,7 +104,7 @@ class Sending:
             clock=self.clock,
             metrics=self.metrics,
         )
-        first_reports[VENUE] = self.recorder.carried
+        inline_reports[VENUE] = self.recorder.inline
         self.dispatcher.open_venue(VENUE)
 
     async def accept(self, count: int = 1, **terms: Any) -> list[OrderId]:

@@ -74,7 +74,7 @@ class Faults(NamedTuple):
 class FaultyJournal(Forwarding):
     """A journal with one connection for appends, as on PostgreSQL: one group at a time."""
 
-    def __init__(self, port: Any, site: Faults, on_committed: Callable[[Change], None]) -> None:
+    def __init__(self, port: Any, site: Faults, on_committed: Callable[[Sequence[Change]], None]) -> None:
         super().__init__(port)
         self._site = site
         self._turn = asyncio.Lock()
@@ -92,9 +92,8 @@ class FaultyJournal(Forwarding):
             if is_lost and site.happens(0.3):
                 raise OutcomeUnknown("planned: the request was lost")
             outcomes: list[Outcome] = await self.port.append(shard, group_id, changes, now)
-            for change, outcome in zip(changes, outcomes, strict=True):
-                if isinstance(outcome, Committed):
-                    self._on_committed(change)
+            committed = zip(changes, outcomes, strict=True)
+            self._on_committed([change for change, outcome in committed if isinstance(outcome, Committed)])
             await site.passes()
             if is_lost:
                 raise OutcomeUnknown("planned: the answer was lost")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -18,9 +18,9 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.outbox import OutboxRow, lane_of
 from switchyard.domain.routing import Route, Router
 from switchyard.flow.active_kills import ActiveKills
-from switchyard.flow.decide import decide
-from switchyard.flow.executions.carried import CarriedReports
+from switchyard.flow.commit.sequencer import Sequencer, decide
 from switchyard.flow.executions.gate import VenueGate
+from switchyard.flow.executions.inline_reports import InlineReports
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.health.breaker import VenueBreaker
@@ -31,7 +31,6 @@ from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.resolve import Resolver
 from switchyard.flow.sending.waiting import WaitingLanes
-from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Capabilities, Venue
@@ -112,7 +111,7 @@ class Worker:
                 VenueBreaker(name, faults_max=2, pause=timedelta(seconds=2), clock=clock, metrics=metrics)
                 for name in venues
             )
-        first_reports: dict[VenueName, CarriedReports] = {}
+        inline_reports: dict[VenueName, InlineReports] = {}
         self.dispatcher = Dispatcher(
             worker=self.name,
             sequencer=self.sequencer,
@@ -132,7 +131,7 @@ class Worker:
             waiting=self.waiting,
             health=self.health,
             choice=a_choice(self.health, clock, metrics) if field.fails_over else None,
-            first_reports=first_reports,
+            inline_reports=inline_reports,
         )
         stages: list[Callable[[], Awaitable[None]]] = [
             self.sequencer.run,
@@ -150,7 +149,7 @@ class Worker:
                 metrics=metrics,
                 gate=VenueGate(venue.name, clock=clock, metrics=metrics, breaker=breaker),
             )
-            first_reports[venue.name] = recorder.carried
+            inline_reports[venue.name] = recorder.inline
             watch = VenueWatch(venue, clock=clock, metrics=metrics, breaker=breaker)
             resolver = Resolver(
                 watch,
@@ -196,7 +195,7 @@ class Worker:
         """End the process: whatever it does from now on reaches nothing."""
         self.is_alive = False
         self.site.gate.clear()
-        self.dispatcher.express.stop()
+        self.dispatcher.inline_first_send.stop()
         for task in self.tasks:
             task.cancel()
         self.field.database.liveness.living.discard(self.name)
@@ -211,7 +210,7 @@ class Worker:
             "negative": -sends._under_way,
             "lanes": {lane: count for lane, count in self.lanes._under_way.items() if count},
             "lines": sends._departures._last,
-            "begun": self.dispatcher.express._begun_at,
+            "begun": self.dispatcher.inline_first_send._begun_at,
             "pending": list(self.sequencer._pending),
         }
         return {name: value for name, value in found.items() if value}
@@ -248,9 +247,10 @@ class Field:
         self.history: dict[OrderId, list[tuple[float, OutboxRow]]] = defaultdict(list)
         """Every committed version of each order's row, and when it was committed."""
 
-    def note(self, change: Change) -> None:
-        for row in new_rows(change):
-            self.history[row.order_id].append((self.clock.monotonic(), row))
+    def note(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            for row in new_rows(change):
+                self.history[row.order_id].append((self.clock.monotonic(), row))
 
     def add_worker(self, slots: int) -> Worker:
         worker = Worker(f"worker-{len(self.workers)}", self, slots, self.random.getrandbits(32))

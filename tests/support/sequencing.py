@@ -1,12 +1,12 @@
 """A sequencer that runs, for tests of the stages that propose to it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain.changes import Change
+from switchyard.flow.commit.sequencer import Sequencer
 from switchyard.flow.results import OrderResults
-from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.telemetry.metrics import Metrics
@@ -19,7 +19,7 @@ def running_sequencer(
     clock: Clock,
     metrics: Metrics,
     results: OrderResults | None = None,
-    note: Callable[[Change], None] | None = None,
+    note: Callable[[Sequence[Change]], None] | None = None,
 ) -> Sequencer:
     """A sequencer that commits until the test's event loop ends."""
     sequencer = Sequencer(

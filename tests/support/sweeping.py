@@ -40,6 +40,8 @@ class ShownVenue(NullVenue):
         self.asked: list[VenueClientOrderId] = []
         self.execution_ids: ExecutionIdScope = "venue"
         self.can_be_asked = True
+        self.unanswered: set[VenueClientOrderId] = set()
+        """The ids about which it cannot be asked."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -47,7 +49,7 @@ class ShownVenue(NullVenue):
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         self.asked.append(client_id)
-        if not self.can_be_asked:
+        if not self.can_be_asked or client_id in self.unanswered:
             raise VenueUnavailable("not now")
         return self.shown.get(client_id)
 

@@ -27,7 +27,7 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.domain.reports import ExecutionReport, ReportStatus
 from switchyard.domain.risk.reservations import reserved
-from switchyard.flow.states import after
+from switchyard.flow.commit.states import after
 from tests.support.build import an_accept, an_entry
 
 WORKER = WorkerId("worker-1")

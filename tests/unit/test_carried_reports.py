@@ -19,17 +19,19 @@ from tests.support.sending import BatchVenue, Sending
 from tests.support.wrapped import Forwarding
 
 
-def filled(order: Order, exec_id: str | None = None) -> ExecutionReport:
+def filled(order: Order, exec_id: str | None = None, parts: int = 1) -> ExecutionReport:
+    """The report of the fill, or of the first of so many equal parts."""
     assert order.price is not None
+    qty = order.qty / parts
     return ExecutionReport(
         exec_id=exec_id or f"exec-{order.order_id}",
         venue=VENUE,
         venue_client_order_id=order.venue_client_order_id,
         venue_order_id=f"venue-{order.order_id}",
-        status="FILLED",
-        last_qty=order.qty,
+        status="FILLED" if parts == 1 else "PARTIALLY_FILLED",
+        last_qty=qty,
         last_price=order.price,
-        filled_qty_total=order.qty,
+        filled_qty_total=qty,
         at=order.accepted_at,
     )
 
@@ -37,15 +39,17 @@ def filled(order: Order, exec_id: str | None = None) -> ExecutionReport:
 class Filling:
     """Answers that carry a fill for each order, and the fills, as the stream delivers them."""
 
-    def __init__(self, exec_id: str | None = None, reason: str | None = None) -> None:
+    def __init__(self, exec_id: str | None = None, reason: str | None = None, parts: int = 1, copies: int = 1) -> None:
         self.reports: list[ExecutionReport] = []
+        self._parts = parts
+        self._copies = copies
         self._exec_id = exec_id
         self._reason = reason
 
     def __call__(self, orders: Sequence[Order]) -> list[SendOutcome]:
-        new = [replace(filled(order, self._exec_id), reason=self._reason) for order in orders]
+        new = [replace(filled(order, self._exec_id, self._parts), reason=self._reason) for order in orders]
         self.reports += new
-        return [Accepted(report.venue_order_id, reports=(report,)) for report in new]
+        return [Accepted(report.venue_order_id, reports=(report,) * self._copies) for report in new]
 
 
 class Recording(Forwarding):
@@ -78,17 +82,18 @@ async def test_an_answer_and_the_fills_that_it_carries_are_one_commit() -> None:
     journal = sending.sequencer.states._journal
     assert isinstance(journal, Recording)
     settled = [change for change in journal.changes if any(row.status == "sent" for row in change.outbox)]
-    answered = {row.order_id for change in settled for row in change.outbox if row.status == "sent"}
-    filled_there = {execution.order_id for change in settled for execution in change.executions}
-    assert answered == filled_there == set(order_ids)
+    answered = [row.order_id for change in settled for row in change.outbox if row.status == "sent"]
+    filled_there = [execution.order_id for change in settled for execution in change.executions]
+    assert sorted(answered) == sorted(filled_there) == sorted(order_ids), "each once"
     assert await sending.recorder.apply(filling.reports) == 0  # the stream delivers them, too
     assert {sending.state(order_id).order.filled_qty for order_id in order_ids} == {
         sending.state(order_ids[0]).order.qty
     }
 
 
-async def test_the_stream_waits_for_a_fill_that_is_being_committed_with_its_answer() -> None:
-    filling = Filling()
+@pytest.mark.parametrize(("parts", "status"), [(1, "FILLED"), (2, "PARTIALLY_FILLED")])
+async def test_the_stream_waits_for_a_fill_that_is_being_committed_with_its_answer(parts: int, status: str) -> None:
+    filling = Filling(parts=parts)
     sending = Sending(BatchVenue("permanent", filling), journal=Recording)
     journal = sending.sequencer.states._journal
     assert isinstance(journal, Recording)
@@ -101,8 +106,18 @@ async def test_the_stream_waits_for_a_fill_that_is_being_committed_with_its_answ
     assert not applying.done()
     journal.may_append.set()
     assert await applying == 0
-    assert sending.state(order_id).order.status == "FILLED"
+    assert sending.state(order_id).order.status == status
     assert sum(len(change.executions) for change in journal.changes) == 1
+
+
+async def test_a_fill_that_an_answer_carries_twice_counts_once() -> None:
+    filling = Filling(parts=2, copies=2)
+    sending = Sending(BatchVenue("permanent", filling))
+    [order_id] = await sending.accept()
+    await sending.dispatcher.run_once()
+    await sending.dispatcher.drain(60)
+    assert await sending.recorder.apply(filling.reports) == 0
+    assert sending.state(order_id).order.filled_qty == filling.reports[0].last_qty
 
 
 async def test_a_fill_whose_commit_failed_is_applied_from_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ class Site:
     async def accept(self) -> None:
         change = an_accept(side="SELL", now=self.sending.clock.now(), terms=Terms(reducing=True, reduce_only=True))
         self.order_id = change.orders[0].order_id
-        self.sending.dispatcher.express.stop()
+        self.sending.dispatcher.inline_first_send.stop()
         await self.sending.sequencer.commit(change)
 
     async def send(self) -> None:

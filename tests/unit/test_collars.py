@@ -73,7 +73,7 @@ class Case:
         await self.sending.lanes.renew()
         await self.sending.dispatcher.run_once()
         await self.sending.dispatcher.drain(60)
-        self.sending.dispatcher.express.start()
+        self.sending.dispatcher.inline_first_send.start()
 
     @property
     def ended(self) -> tuple[str, str | None, str | None]:

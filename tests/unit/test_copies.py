@@ -11,8 +11,8 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.outbox import OrderState
+from switchyard.flow.commit.states import after
 from switchyard.flow.health.copies import TIME_MARGIN, CopyWatch
-from switchyard.flow.states import after
 from switchyard.ports.venue import Accepted, VenueOrder
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, WORKER, a_report, an_accept, state_after

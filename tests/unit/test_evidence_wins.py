@@ -14,7 +14,7 @@ from switchyard.domain.facts import DecisionFact
 from switchyard.domain.lifecycle import is_final, next_status
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ReportStatus
-from switchyard.flow.states import after as state_after_change
+from switchyard.flow.commit.states import after as state_after_change
 from tests.support.build import WORKER, a_report, an_accept, state_after
 
 TEN = Decimal(10)

@@ -260,19 +260,19 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_totals_are_the_sum_of_the_rows_and_return_to_zero(steps: list[tuple[Any, ...]]) -> None:
-    desk = Desk(Limits(position=Decimal(60), open_notional=Decimal(700)))
+    service = Desk(Limits(position=Decimal(60), open_notional=Decimal(700)))
     for step in steps:
         match step:
             case ("accept", account, side, qty, price):
-                desk.accept(account, side, Decimal(qty), Decimal(price))
+                service.accept(account, side, Decimal(qty), Decimal(price))
             case (kind, number, share):
-                desk.step(number, kind, share)
-        desk.check()
-    for place in range(len(desk.states)):
-        desk.step(place, "end", 4)
-    desk.check()
+                service.step(number, kind, share)
+        service.check()
+    for place in range(len(service.states)):
+        service.step(place, "end", 4)
+    service.check()
     for account in (A, B):
-        assert desk.book.copy_of(account, None).totals == {}
+        assert service.book.copy_of(account, None).totals == {}
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 20)), max_size=12))

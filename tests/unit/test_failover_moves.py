@@ -23,6 +23,7 @@ from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.health.breaker import VenueBreaker
 from switchyard.flow.health.choice import VenueChoice
+from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.quotes import QuoteBoard
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
@@ -115,7 +116,14 @@ class Site:
             stuck_after=timedelta(minutes=10),
             kills=self.kills,
             lost_keys=LostKeys(
-                restored_at, timedelta(days=1), venues, self.clock, lambda symbol: router.route_for(symbol).venues
+                LostHistory(
+                    restored_at,
+                    timedelta(days=1),
+                    {name: venue.capabilities for name, venue in venues.items()},
+                    self.clock,
+                ),
+                venues,
+                lambda symbol: router.route_for(symbol).venues,
             ),
             waiting=waiting,
             health=self.health,

@@ -114,7 +114,7 @@ async def worker() -> Worker:
     worker = Worker()
     await worker.sending.database.liveness.hold(WorkerId("own"))
     await worker.sending.lanes.renew()
-    worker.dispatcher.express.start()
+    worker.dispatcher.inline_first_send.start()
     return worker
 
 
@@ -153,7 +153,7 @@ async def test_the_lane_of_an_order_whose_commit_was_not_answered_is_not_given_a
 
 
 async def test_an_order_that_was_held_back_while_the_queue_was_read_is_not_passed(worker: Worker) -> None:
-    worker.dispatcher.express.stop()
+    worker.dispatcher.inline_first_send.stop()
     first = await worker.accept()
     claim, outcome = worker.journal.gates[2], worker.journal.gates[3] = asyncio.Event(), asyncio.Event()
     claiming = asyncio.create_task(worker.dispatcher.run_once())
@@ -179,7 +179,7 @@ async def test_an_order_that_was_held_back_while_the_queue_was_read_is_not_passe
 
 
 async def test_rows_of_a_lane_that_was_given_away_while_the_queue_was_read_are_not_claimed(worker: Worker) -> None:
-    worker.dispatcher.express.stop()
+    worker.dispatcher.inline_first_send.stop()
     symbols = [f"S{number}" for number in range(40)]
     for symbol in symbols:
         await worker.sending.sequencer.commit(an_accept(now=worker.sending.clock.now(), symbol=symbol))

@@ -2,20 +2,22 @@
 
 from datetime import timedelta
 from decimal import Decimal
-from typing import cast
+from typing import Any, cast
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.idempotency import DO_ORDER, KeyEntry
+from switchyard.domain.instruments import Instrument
 from switchyard.domain.orders import OrderRequest
+from switchyard.domain.risk.context import OrderContext
 from switchyard.domain.risk.limit_settings import LimitSettings
 from switchyard.domain.risk.reservations import Terms
-from switchyard.domain.risk.subject import Subject
-from switchyard.domain.routing import Destination
-from switchyard.flow.intake.writer import Intent, OrderWriter
-from switchyard.flow.risk.room import Room, Rooms
+from switchyard.flow.intake.order_intake import OrderIntake
+from switchyard.flow.intake.requests import IdempotentRequest
+from switchyard.flow.risk.limit_claims import LimitClaim, LimitClaims
+from switchyard.ports.cache import CacheEntry
 from switchyard.ports.exposures import Exposures
 from tests.support.build import ACCOUNT, VENUE
 
@@ -23,33 +25,59 @@ TTL = timedelta(seconds=1)
 MOMENT = timedelta(milliseconds=1)
 
 
+class Rules:
+    """Let a key be used again once it has expired, which it does while it is looked at."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+
+    def may_answer_from_cache(self, request: IdempotentRequest, cached: CacheEntry) -> bool:
+        return False
+
+    async def may_reuse_key(self, request: IdempotentRequest, entry: KeyEntry) -> bool:
+        self._clock.advance(2 * MOMENT)  # beyond the end of the key
+        return self._clock.now() >= entry.expires_at
+
+
 async def test_a_key_that_expires_while_it_is_looked_at_starts_a_new_life_then() -> None:
     clock, journal, groups = ManualClock(), MemoryJournal(), iter(range(10))
 
-    async def commit(change: Change) -> Outcome:
+    async def offer(change: Change) -> Outcome:
         return (await journal.append(0, f"group-{next(groups)}", [change], clock.now()))[0]
 
-    async def may_reuse_key(_intent: Intent, entry: KeyEntry) -> bool:
-        clock.advance(2 * MOMENT)  # beyond the end of the key
-        return clock.now() >= entry.expires_at
-
-    writer = OrderWriter(
+    unused = cast(Any, None)
+    intake = OrderIntake(
+        limits=LimitClaims(LimitSettings(), cast(Exposures, None)),
         journal=journal,
-        rooms=Rooms(LimitSettings(), cast(Exposures, None)),
-        commit=commit,
+        offer=offer,
         clock=clock,
         randomness=SystemRandomness(),
         tag="test",
+        catalogue=unused,
+        choice=unused,
+        quotes=unused,
+        risk=unused,
+        rate=unused,
+        contents=unused,
+        kills=unused,
+        window=unused,
+        keys=unused,
+        key_cache=unused,
+        duplicates=unused,
     )
     order = OrderRequest(symbol="USDJPY", side="BUY", type="MARKET", qty=Decimal(1), time_in_force="IOC")
-    room = Room(subject=cast(Subject, None), terms=Terms())
+    instrument = Instrument(symbol="USDJPY", settle="JPY")
+    context = OrderContext(account_id=ACCOUNT, order=order, instrument=instrument, venue=VENUE, quote=None)
+    claim = LimitClaim(context=context, terms=Terms())
 
-    def intent() -> Intent:
-        return Intent(account_id=ACCOUNT, operation=DO_ORDER, key="k", digest="d", created_at=clock.now(), ttl=TTL)
+    def request() -> IdempotentRequest:
+        return IdempotentRequest(
+            account_id=ACCOUNT, operation=DO_ORDER, key="k", digest="d", created_at=clock.now(), ttl=TTL
+        )
 
-    first = await writer.place_once(intent(), order, Destination(VENUE, None), may_reuse_key, room)
+    first = await intake._store(request(), claim, Rules(clock))
     clock.advance(TTL - MOMENT)
-    second = await writer.place_once(intent(), order, Destination(VENUE, None), may_reuse_key, room)
+    second = await intake._store(request(), claim, Rules(clock))
 
     assert second.order_id != first.order_id
     assert second.reuses_expired_key

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from switchyard.adapters.system_clock import SystemRandomness
@@ -11,7 +12,7 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Committed
 from switchyard.domain.errors import InvalidField, KillCleared, NotFound, TooManyKills
 from switchyard.domain.ids import AccountId, KillId, VenueName
-from switchyard.domain.kills import Kill
+from switchyard.domain.kills import PROGRAMS, Kill
 from switchyard.flow.kill.cancels import KillCancels
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
 from switchyard.ports.venue import Accepted, Ambiguous, VenueUnavailable
@@ -115,7 +116,7 @@ async def test_a_kill_between_the_claim_and_the_wire_stops_the_send() -> None:
         sending.kills.note(kill)
         return answers
 
-    sending.sequencer.propose = propose  # type: ignore[method-assign]
+    sending.sequencer.propose = propose  # type: ignore[method-assign,assignment]
     await claim
     await sending.dispatcher.drain(10)
     assert sending.state(order_id).order.status == "ACCEPTED"
@@ -291,6 +292,17 @@ def automatic(account: int, strategy: str = "s") -> KillRequest:
     return KillRequest(
         account=AccountId(f"acc-{account}"), strategy=strategy, by="switchyard repeated executions", reason="fills"
     )
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+async def test_a_person_sets_no_kill_in_the_name_of_a_program(name: str) -> None:
+    """It would count as one of the program: towards whole accounts, and as a restriction that is set already."""
+    switch = the_switch(Sending(BatchVenue("permanent")))
+    with pytest.raises(InvalidField, match=f"{name}.*person's name") as caught:
+        await switch.set(msgspec.structs.replace(EVERYTHING, by=name))
+    assert caught.value.field == "by"
+    assert await switch.newest(before=None, limit=1) == []
+    assert (await switch.set_by_program(msgspec.structs.replace(EVERYTHING, by=name))).is_active
 
 
 async def test_programs_stop_whole_accounts_when_their_kills_are_many_and_leave_room_for_people(

@@ -1,25 +1,42 @@
 """Which orders are looked up before their first send, because a restore may have lost the order of their key."""
 
 from datetime import timedelta
+from decimal import Decimal
 from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
+from switchyard.domain import decisions
+from switchyard.domain.amends import Amend
+from switchyard.domain.decisions import request_cancel
+from switchyard.domain.idempotency import AMEND_ORDER
+from switchyard.domain.ids import KillId, VenueClientOrderId
+from switchyard.domain.kills import Kill
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.sending.lost_keys import LostKeys
-from switchyard.ports.venue import Dedupe, Venue
-from tests.support.build import an_accept, state_after
-from tests.support.one_order import ScriptedVenue
+from switchyard.flow.sending.pre_send_checks import PreSendChecks
+from switchyard.flow.sending.resend import FirstSends
+from switchyard.ports.venue import Accepted, Dedupe, Unsent, Venue
+from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after
+from tests.support.one_order import WINDOW, ScriptedVenue, Setup
 
-TTL = timedelta(hours=24)
+TTL, SECOND = timedelta(hours=24), timedelta(seconds=1)
+LAST = START + TTL - SECOND
+
+
+def always(_order: Order, _row: OutboxRow) -> bool:
+    """The history that was lost may have sent everything."""
+    return True
 
 
 def lost_keys(clock: ManualClock, dedupe: Dedupe = "while_open") -> LostKeys:
     venue = ScriptedVenue(dedupe)
-    return LostKeys(START, TTL, {venue.name: cast(Venue, venue)}, clock)
+    history = LostHistory(START, TTL, {venue.name: venue.capabilities}, clock)
+    return LostKeys(history, {venue.name: cast(Venue, venue)})
 
 
 def order_and_row(state: OrderState | None = None) -> tuple[Order, OutboxRow]:
@@ -27,14 +44,17 @@ def order_and_row(state: OrderState | None = None) -> tuple[Order, OutboxRow]:
     return accepted.order, accepted.outbox[0]
 
 
-def test_an_order_accepted_after_a_restore_is_looked_up_for_as_long_as_a_lost_key_lives() -> None:
+def test_an_order_whose_key_came_while_a_lost_key_lives_is_looked_up_however_long_it_waits() -> None:
     clock = ManualClock()
     keys = lost_keys(clock)
-    assert keys.may_include(*order_and_row())
-    clock.advance(TTL - timedelta(seconds=1))
-    assert keys.may_include(*order_and_row())
-    clock.advance(timedelta(seconds=1))
-    assert not keys.may_include(*order_and_row())
+    late, too_late = (order_and_row(state_after(an_accept(key="k", now=at))) for at in (LAST, LAST + SECOND))
+    clock.advance(2 * TTL)
+    assert keys.must_ask(*order_and_row()) and keys.must_ask(*late)
+    assert not keys.must_ask(*too_late)
+
+
+def test_an_order_without_a_key_repeats_none() -> None:
+    assert not lost_keys(ManualClock()).must_ask(*order_and_row(state_after(an_accept())))
 
 
 def test_a_jump_of_the_clock_does_not_end_that_time() -> None:
@@ -42,16 +62,163 @@ def test_a_jump_of_the_clock_does_not_end_that_time() -> None:
     keys = lost_keys(clock)
     clock.advance(TTL)
     clock.jumped_at = clock.now()
-    assert keys.may_include(*order_and_row())
+    assert keys.must_ask(*order_and_row(state_after(an_accept(key="k", now=clock.now()))))
 
 
 @pytest.mark.parametrize("dedupe", ["permanent", "none"])
 def test_a_venue_that_recognises_the_order_or_has_no_lookup_is_not_asked(dedupe: Dedupe) -> None:
-    assert not lost_keys(ManualClock(), dedupe).may_include(*order_and_row())
+    keys = lost_keys(ManualClock(), dedupe)
+    assert not keys.must_ask(*order_and_row())
+    assert keys.is_unasked(*order_and_row())
 
 
 def test_an_order_from_before_the_restore_and_a_later_attempt_are_not_looked_up() -> None:
     keys, state = lost_keys(ManualClock()), state_after(an_accept(key="k"))
-    earlier = replace(state, order=replace(state.order, accepted_at=START - timedelta(seconds=1)))
-    assert not keys.may_include(*order_and_row(earlier))
-    assert not keys.may_include(*order_and_row(replace(state, outbox=(replace(state.outbox[0], attempt=1),))))
+    earlier = state_after(an_accept(key="k", now=START - SECOND))
+    assert not keys.must_ask(*order_and_row(earlier))
+    assert not keys.must_ask(*order_and_row(replace(state, outbox=(replace(state.outbox[0], attempt=1),))))
+
+
+@pytest.mark.parametrize(("dedupe", "may_be_there"), [("while_open", False), ("permanent", True), ("none", True)])
+def test_an_attempt_shows_that_an_order_was_absent_only_where_the_venue_is_asked_first(
+    dedupe: Dedupe, may_be_there: bool
+) -> None:
+    state = state_after(an_accept(key="k"))
+    history, row = lost_keys(ManualClock(), dedupe).history, replace(state.outbox[0], attempt=1)
+    assert history.may_have_sent(state.order, state.outbox[0])
+    assert history.may_have_sent(state.order, row) is may_be_there
+    assert not history.may_have_sent(state.order, replace(row, last_error="ABSENT_AT_VENUE"))
+
+
+class Restored(Setup):
+    """One worker on a restored database, and an order whose key may be one of the lost history."""
+
+    def __init__(self, dedupe: Dedupe = "permanent") -> None:
+        self.history: LostHistory | None = None
+        super().__init__(dedupe)
+        self.history = LostHistory(START, TTL, {VENUE: self.venue.capabilities}, self.clock)
+        self.restart()
+
+    def lost_keys(self) -> LostKeys | None:
+        return None if self.history is None else LostKeys(self.history, {VENUE: cast(Venue, self.venue)})
+
+    async def cancel(self) -> OrderState:
+        assert self.history is not None
+        await self.commit(request_cancel(await self.state(), self.clock.now(), self.history.may_have_sent))  # type: ignore[arg-type]
+        return await self.state()
+
+    async def kill(self) -> Kill:
+        kill = Kill(kill_id=KillId("kill_1"), set_by="ann", set_reason="drill", set_at=self.clock.now(), version=1)
+        await self.commit(decisions.set_kill(kill))
+        self.kills.note(kill)
+        return kill
+
+
+async def is_at_venue(setup: Restored) -> None:
+    """Have the order at the venue, from the lost history."""
+    setup.venue.orders[(await setup.state()).order.venue_client_order_id] = 1
+
+
+@pytest.mark.parametrize("by", ["cancel", "kill"])
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_an_order_that_the_lost_history_may_have_sent_is_cancelled_at_its_venue(by: str, is_there: bool) -> None:
+    setup = Restored()
+    state = await setup.accept(key="k")
+    if by == "cancel":
+        state = await setup.cancel()
+    else:
+        change = decisions.cancel_killed(state, await setup.kill(), setup.clock.now(), always)
+        assert change is not None
+        await setup.commit(change)
+        state = await setup.state()
+    assert (state.order.status, [row.status for row in state.outbox]) == ("UNKNOWN", ["uncertain", "queued"])
+    if is_there:
+        await is_at_venue(setup)
+    await setup.resolve(after=WINDOW * 2)
+    state = await setup.state()
+    assert state.order.status == ("CANCEL_REQUESTED" if is_there else "CANCELED")
+    assert state.outbox[1].status == ("queued" if is_there else "dead")
+
+
+@pytest.mark.parametrize("cause", ["kill", "deadline", "waited too long", "retries"])
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_an_order_that_the_lost_history_may_have_sent_does_not_end_before_its_venue_was_asked(
+    cause: str, is_there: bool
+) -> None:
+    setup = Restored()
+    await setup.accept("IOC" if cause == "deadline" else "GTC", key="k")
+    if is_there:
+        await is_at_venue(setup)
+    match cause:
+        case "kill":
+            await setup.kill()
+        case "deadline" | "waited too long":
+            setup.clock.advance(WINDOW if cause == "deadline" else timedelta(hours=1))
+        case "retries":
+            setup.venue.takes_orders, setup.venue.answer = False, Unsent("VENUE_DOWN")
+            while (await setup.send()).order.status == "ACCEPTED":
+                setup.clock.advance(timedelta(seconds=5))
+            assert (await setup.state()).outbox[0].attempt == 9
+    state = await setup.send()
+    assert (state.order.status, state.outbox[0].status, state.outbox[0].last_error) == (
+        "UNKNOWN",
+        "uncertain",
+        "RESTORED",
+    )
+    await setup.resolve(after=WINDOW * 2)
+    setup.venue.takes_orders, setup.venue.answer = True, Accepted("venue-1")
+    # What waited for too long counts from the end of the doubt.
+    absent = {"kill": "CANCELED", "deadline": "EXPIRED"}.get(cause, "WORKING")
+    status = (await setup.state() if is_there or cause == "deadline" else await setup.send()).order.status
+    assert status == ("WORKING" if is_there else absent)
+
+
+async def test_an_order_that_the_lost_history_may_have_sent_does_not_end_while_its_venue_is_closed() -> None:
+    setup = Restored("while_open")
+    await setup.accept("IOC", key="k")
+    setup.dispatcher.close_venue(VENUE)
+    setup.clock.advance(WINDOW)
+    await setup.lanes.renew()
+    await setup.dispatcher.recover_once()
+    assert (await setup.state()).order.status == "ACCEPTED"
+
+
+def amending(qty: int, *, is_sent: bool) -> OrderState:
+    """An order of 1,000, filled to 600 if it was sent, with a repeated amend."""
+    accepted = an_accept(key="k")
+    state = state_after(accepted)
+    if is_sent:
+        sending = decisions.begin_attempt(state, state.outbox[0], WORKER, START)
+        sent = decisions.record_sent(state_after(accepted, sending), sending.outbox[0], "venue-1", START)
+        state = state_after(accepted, sending, sent)
+    amend = Amend(
+        client_order_id=VenueClientOrderId("amend"),
+        orig_client_order_id=state.order.venue_client_order_id,
+        qty=Decimal(qty),
+        price=state.order.price,
+        operation=AMEND_ORDER,
+        key="amend",
+    )
+    key = an_entry("amend", state.order.order_id)
+    change = decisions.request_amend(state, amend, key, START, reducing=True, may_be_lost=always)
+    filled = Decimal(600 if is_sent else 0)
+    return OrderState(order=replace(change.orders[-1], filled_qty=filled), outbox=(*state.outbox, *change.outbox))
+
+
+def test_an_order_that_the_lost_history_may_have_sent_is_not_amended_on_the_spot() -> None:
+    state = amending(400, is_sent=False)
+    assert (state.order.qty, state.order.amend_qty) == (Decimal(1000), Decimal(400))
+    assert (state.outbox[1].status, state.outbox[1].bytes_sent) == ("queued", True)
+
+
+async def test_an_amend_that_the_lost_history_may_have_sent_is_not_refused_before_its_venue_was_asked() -> None:
+    setup, state = Restored(), amending(600, is_sent=True)
+    keys = setup.lost_keys()
+    assert keys is not None
+    retries = decisions.retry_limits(8)
+    instead = PreSendChecks(
+        FirstSends({VENUE: cast(Venue, setup.venue)}, setup.clock), setup.kills, retries, keys.is_unasked
+    )
+    change = instead.of_message(state, state.row("amend", 1), {}, START)
+    assert change is not None
+    assert (change.outbox[0].status, change.outbox[0].last_error) == ("uncertain", "RESTORED")

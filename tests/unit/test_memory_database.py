@@ -9,11 +9,11 @@ from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.changes import Committed
 from switchyard.domain.ids import WorkerId
 from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.commit.sequencer import Sequencer
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.waiting import WaitingLanes
-from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, an_accept

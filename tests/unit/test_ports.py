@@ -59,7 +59,7 @@ from switchyard.adapters.postgres.rebuild import PostgresRebuild
 from switchyard.adapters.postgres.strategy_orders import PostgresStrategyOrders
 from switchyard.adapters.redis.buckets import RedisBuckets
 from switchyard.adapters.redis.cache import RedisCache
-from switchyard.adapters.redis.lease import RedisLease
+from switchyard.adapters.redis.installation import RedisHead, RedisLease
 from switchyard.adapters.redis.rates import RedisRate
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.database_time import SqliteTime
@@ -73,7 +73,9 @@ from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.quotes import PaperQuotes
+from switchyard.adapters.venues.paper.statement import PaperStatement
 from switchyard.bootstrap.databases import Database
+from switchyard.entrypoints.control.office import ParentLink
 from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
 from switchyard.flow.pdca.embedded import EmbeddedRunner
 from switchyard.flow.pdca.fills import LedgerFills, NoBooks
@@ -90,12 +92,11 @@ from switchyard.ports.database_time import DatabaseTime
 from switchyard.ports.disk import Disks
 from switchyard.ports.epochs import Epochs
 from switchyard.ports.exposures import Exposures
-from switchyard.ports.head_file import HeadFile
+from switchyard.ports.installation import HeadFile, Lease
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
-from switchyard.ports.lease import Lease
 from switchyard.ports.ledger import Ledger
 from switchyard.ports.ledger_dump import LedgerDump
 from switchyard.ports.ledger_lookup import LedgerLookup
@@ -111,7 +112,7 @@ from switchyard.ports.publisher import Publisher
 from switchyard.ports.queries import Queries
 from switchyard.ports.quote_feed import QuoteFeed
 from switchyard.ports.quote_source import QuoteSource
-from switchyard.ports.quotes import Quotes
+from switchyard.ports.quotes import QuoteLookup, Quotes
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
@@ -161,6 +162,7 @@ clocks: list[type[Clock]] = [ManualClock, SystemClock]
 randomnesses: list[type[Randomness]] = [SeededRandomness, SystemRandomness]
 venues: list[type[Venue]] = [NullVenue, PaperExchange, HttpVenue, TemplateVenue]
 quotes: list[type[Quotes]] = [QuoteBoard]
+quote_lookups: list[type[QuoteLookup]] = [ParentLink]
 quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
 quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
 buses: list[type[Bus]] = [JournalBus, KafkaBus]
@@ -176,13 +178,13 @@ strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqliteStrat
 strategy_fills: list[type[StrategyFills]] = [LedgerFills, NoBooks]
 ledger_lookups: list[type[LedgerLookup]] = [SqliteLedgerLookup, PostgresLedgerLookup]
 break_stores: list[type[BreakStore]] = [SqliteBreaks, PostgresBreaks]
-statements: list[type[VenueStatement]] = [PaperExchange, HttpVenue]
+statements: list[type[VenueStatement]] = [PaperStatement, HttpVenue]
 strategy_registries: list[type[StrategyRegistry]] = [SqlStrategies]
 recheck_requests: list[type[RecheckRequests]] = [SqlRequests]
 recheck_queues: list[type[RecheckQueue]] = [SqlQueue]
 pdca_stores: list[type[PdcaStore]] = [SqlPdcaStore]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
-head_files: list[type[HeadFile]] = [LocalHeadFile]
+head_files: list[type[HeadFile]] = [LocalHeadFile, RedisHead]
 leases: list[type[Lease]] = [RedisLease]
 
 
@@ -196,7 +198,8 @@ def protocols_of(module: ModuleType) -> list[type]:
 
 
 @pytest.mark.parametrize("module", port_modules(), ids=lambda module: module.__name__)
-def test_a_port_module_has_one_port_with_an_adapter(module: ModuleType) -> None:
+def test_a_port_module_has_ports_and_each_has_an_adapter(module: ModuleType) -> None:
     adapted = {get_args(get_args(hint)[0])[0] for hint in get_type_hints(sys.modules[__name__]).values()}
-    [port] = protocols_of(module)
-    assert port in adapted
+    own = set(protocols_of(module))
+    assert own
+    assert own <= adapted

@@ -51,7 +51,7 @@ class Market:
 
     async def _suspend(self, account: AccountId, strategy: str, reason: str, kill_id: KillId) -> Kill:
         if self.is_full:
-            raise TooManyKills(1_000, "programs", "clear some")
+            raise TooManyKills.of(1_000, "programs", "clear some")
         self.suspended.append((account, strategy))
         self.kill_ids.append(kill_id)
         return Kill(

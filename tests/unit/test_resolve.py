@@ -1,6 +1,8 @@
 """The dispatcher, its recovery and the resolver over one order: doubt ends only by evidence."""
 
 from datetime import timedelta
+from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -91,6 +93,21 @@ async def test_an_outcome_changes_nothing_if_the_doubt_was_settled_or_is_of_anot
     assert await other.state() == before
 
 
+@pytest.mark.parametrize("outcome", [Accepted("v1"), VenueRejected("BAD_REQUEST"), Ambiguous("NETWORK_TIMEOUT")])
+async def test_a_late_outcome_of_a_superseded_attempt_changes_nothing(outcome: SendOutcome) -> None:
+    setup = Setup("while_open")
+    state, worker, now = await setup.accept(), WorkerId("one"), setup.clock.now()
+    first = decisions.begin_attempt(state, state.row("new", 1), worker, now)
+    await setup.commit(first)
+    state = await setup.state()
+    await setup.commit(decisions.record_unsent(state, state.row("new", 1), "BROKER_DOWN", now, now))
+    state = await setup.state()
+    await setup.commit(decisions.begin_attempt(state, state.row("new", 1), worker, now))
+    second = await setup.state()
+    await setup.outcomes.write([Ended(first.outbox[0], outcome)])
+    assert await setup.state() == second
+
+
 async def test_a_sender_that_is_stuck_again_and_again_is_not_retried_for_ever() -> None:
     setup = Setup("while_open")
     row = await setup.stuck(attempt=9)
@@ -121,6 +138,24 @@ async def test_an_order_that_the_venue_has_is_adopted() -> None:
     state = await setup.state()
     assert (state.order.status, state.order.venue_order_id) == ("WORKING", "venue-1")
     assert state.row("new", 1).status == "sent"
+
+
+@pytest.mark.parametrize("terms", [{"symbol": "EURUSD"}, {"side": "SELL"}, {"qty": Decimal(7)}])
+async def test_an_order_that_the_venue_shows_with_other_terms_stays_in_doubt(terms: dict[str, Any]) -> None:
+    setup = Setup("while_open")
+    setup.venue.answer = Ambiguous("NETWORK_TIMEOUT")
+    await setup.accept()
+    await setup.send()
+    setup.venue.shown = terms
+    assert await setup.resolve() == 0
+    state = await setup.state()
+    assert (state.order.status, state.row("new", 1).status) == ("UNKNOWN", "uncertain")
+    contradictions = setup.metrics.registry.get_sample_value("venue_contradictions_total", {"venue": state.order.venue})
+    assert contradictions == 1
+
+    setup.venue.shown = {"symbol": state.order.symbol, "side": state.order.side, "qty": state.order.qty}
+    assert await setup.resolve(after=WINDOW) == 1
+    assert (await setup.state()).order.status == "WORKING"
 
 
 async def test_an_absent_order_is_sent_again_only_after_the_acceptance_window() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Instrument
+from switchyard.domain.risk.context import OrderContext
 from switchyard.domain.risk.limits import RiskLimits
-from switchyard.domain.risk.subject import Subject
 from tests.support.risk import a_subject, reasons_of
 
 ACCOUNTS = [AccountId("acctA"), AccountId("acctB")]
@@ -54,7 +54,7 @@ quotes = st.none() | st.builds(
 
 
 @st.composite
-def subjects(draw: st.DrawFn) -> Subject:
+def subjects(draw: st.DrawFn) -> OrderContext:
     """An order with its market and its instrument."""
     percent = st.none() | st.integers(1, 60).map(Decimal)
     instrument = Instrument(
@@ -87,7 +87,7 @@ def with_rule(limits: RiskLimits, rule: tuple[Any, ...]) -> RiskLimits | None:
 
 @given(st.lists(rules | account_rules, max_size=8), rules, subjects())
 def test_one_more_rule_never_lets_an_order_through(
-    earlier: list[tuple[Any, ...]], added: tuple[Any, ...], subject: Subject
+    earlier: list[tuple[Any, ...]], added: tuple[Any, ...], subject: OrderContext
 ) -> None:
     limits = RiskLimits()
     for rule in earlier:
@@ -100,7 +100,7 @@ def test_one_more_rule_never_lets_an_order_through(
 
 @given(st.lists(rules, max_size=8), account_rules, subjects())
 def test_a_limit_of_an_account_lets_more_through_only_where_it_replaces_a_stricter_global_one(
-    earlier: list[tuple[Any, ...]], added: tuple[Any, ...], subject: Subject
+    earlier: list[tuple[Any, ...]], added: tuple[Any, ...], subject: OrderContext
 ) -> None:
     limits = RiskLimits()
     for rule in earlier:

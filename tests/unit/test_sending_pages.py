@@ -14,7 +14,7 @@ from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.errors import GroupRejected, JournalUnavailable
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
-from switchyard.flow.decide import decide
+from switchyard.flow.commit.sequencer import decide
 from switchyard.flow.sending import outcomes
 from switchyard.flow.wake import Wake
 from switchyard.ports.journal import Journal
@@ -136,7 +136,7 @@ async def test_an_order_whose_claim_and_report_are_one_commit_is_not_sent() -> N
     for step in steps:
         await sending.sequencer.commit(step(sending.state(order_id)))
     Gated.gate.clear()
-    other = asyncio.create_task(sending.sequencer.commit(an_accept(client_id="other")))
+    other = sending.sequencer.commit(an_accept(client_id="other"))
     await until(lambda: sending.sequencer.depth == 0)
     claim = asyncio.create_task(sending.dispatcher.run_once())
     await until(lambda: sending.sequencer.depth == 1)

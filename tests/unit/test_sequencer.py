@@ -13,12 +13,14 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.errors import GroupRejected, JournalBroken, JournalUnavailable, OutcomeUnknown, QueueFull
 from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.ids import AccountId, VenueName, order_id, venue_client_order_id
+from switchyard.domain.ids import AccountId, OrderId, VenueName, order_id, venue_client_order_id
 from switchyard.domain.orders import OrderRequest
-from switchyard.flow.commit_watch import COMMIT_SECONDS_MAX, FAILURE_SECONDS
-from switchyard.flow.sequencer import Sequencer
+from switchyard.domain.outbox import OrderState
+from switchyard.flow.commit.groups import Decided, Decision, Positions
+from switchyard.flow.commit.sequencer import COMMIT_SECONDS_MAX, FAILURE_SECONDS, OVERLAP_MIN, Sequencer, decide_all
 from switchyard.telemetry.metrics import Metrics
-from tests.support.build import a_report, an_accept, state_after
+from tests.support.build import WORKER, a_report, an_accept, state_after
+from tests.support.polling import until
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
 ACCOUNT = AccountId("acct")
@@ -98,15 +100,100 @@ class Bench:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
+def beginning(state: OrderState, _: Positions) -> Change:
+    return decisions.begin_attempt(state, state.row("new", 1), WORKER, NOW)
+
+
+async def accepted(bench: Bench, count: int = 1) -> list[OrderId]:
+    """Commit so many new orders."""
+    changes = [accepting(number) for number in range(count)]
+    await asyncio.gather(*map(bench.sequencer.commit, changes))
+    return [change.orders[0].order_id for change in changes]
+
+
+async def begin_elsewhere(bench: Bench, order: OrderId) -> OrderState:
+    """Begin the first attempt of an order in another process, while this one has the order in memory."""
+    await bench.sequencer.states.load([order])
+    state = (await bench.journal.load([order]))[order]
+    assert isinstance((await bench.journal.append(0, "other", [beginning(state, {})], NOW))[0], Committed)
+    return (await bench.journal.load([order]))[order]
+
+
+@pytest.mark.parametrize("by", ["a request", "a stage"])
+async def test_nothing_is_answered_before_its_commit(by: str) -> None:
+    async with Bench() as bench:
+        [order] = await accepted(bench)
+        bench.journal.gate.clear()
+        bench.journal.began.clear()
+        answer: asyncio.Future[object] = asyncio.ensure_future(
+            bench.sequencer.commit(accepting(1))
+            if by == "a request"
+            else bench.sequencer.propose([Decision(order, beginning)])
+        )
+        await bench.journal.began.wait()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not answer.done()
+        bench.journal.gate.set()
+        await answer
+        assert (await bench.journal.head(0)).seq == 2
+
+
+async def test_a_decision_waits_for_the_commit_that_it_builds_on() -> None:
+    """As many others do not wait, so that the next group starts while the first one is being committed."""
+    versions: list[int] = []
+
+    def cancelling(state: OrderState, _: Positions) -> Change | None:
+        versions.append(state.order.version)
+        return decisions.request_cancel(state, NOW)
+
+    async with Bench() as bench:
+        first, *others = await accepted(bench, 1 + OVERLAP_MIN)
+        bench.journal.gate.clear()
+        bench.journal.began.clear()
+        beginning_first = asyncio.create_task(bench.sequencer.propose([Decision(first, beginning)]))
+        await bench.journal.began.wait()
+        waiting = asyncio.create_task(bench.sequencer.propose([Decision(one, cancelling) for one in (first, *others)]))
+        await until(lambda: len(versions) >= len(others))
+        bench.journal.gate.set()
+        answers = [*await beginning_first, *await waiting]
+        assert all(isinstance(answer, Decided) for answer in answers)
+        assert versions == [*[1] * len(others), 2]
+
+
+async def test_a_decision_to_do_nothing_is_made_on_the_newest_state() -> None:
+    """No commit would find that the state in memory is older than the one in the database."""
+
+    def cancelling(state: OrderState, _: Positions) -> Change | None:
+        return None if state.order.status == "ACCEPTED" else decisions.request_cancel(state, NOW)
+
+    async with Bench() as bench:
+        [order] = await accepted(bench)
+        await begin_elsewhere(bench, order)
+        [answer] = await decide_all(bench.sequencer.propose, [Decision(order, cancelling)])
+        assert isinstance(answer, Decided)
+
+
+async def test_a_change_of_rows_that_its_caller_has_read_is_not_mixed_with_an_older_state() -> None:
+    async with Bench() as bench:
+        [order] = await accepted(bench)
+        cancel = decisions.request_cancel(await begin_elsewhere(bench, order), NOW)
+        assert cancel is not None
+        assert isinstance(await bench.sequencer.commit(cancel), Committed)
+        await bench.sequencer.states.load([order])
+        assert bench.sequencer.states.order(order) == (await bench.journal.load([order]))[order]
+
+
 @pytest.mark.parametrize(("crowd", "groups"), [(20, [20]), (100, [50, 50]), (2000, [512, 512, 512, 464])])
 async def test_changes_that_arrive_during_a_commit_are_committed_together(crowd: int, groups: list[int]) -> None:
     async with Bench() as bench:
         bench.journal.gate.clear()
-        first = asyncio.create_task(bench.sequencer.commit(accepting(0)))
+        first = bench.sequencer.commit(accepting(0))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        others = [asyncio.create_task(bench.sequencer.commit(accepting(n))) for n in range(1, crowd + 1)]
-        await asyncio.sleep(0)
+        others = [bench.sequencer.commit(accepting(n)) for n in range(1, crowd + 1)]
+        for _ in range(3):  # until the next group waits behind the first one
+            await asyncio.sleep(0)
         bench.journal.gate.set()
         outcomes = await asyncio.gather(first, *others)
         assert bench.journal.groups == [1, *groups]
@@ -128,14 +215,14 @@ async def test_the_same_key_a_hundred_times_is_one_order_also_within_one_group()
 async def test_a_full_queue_rejects_requests_but_not_stages() -> None:
     async with Bench(capacity=3) as bench:
         bench.journal.gate.clear()
-        running = [asyncio.create_task(bench.sequencer.offer(accepting(0)))]
+        running = [bench.sequencer.offer(accepting(0))]
         for _ in range(3):
             await asyncio.sleep(0)
-        running += [asyncio.create_task(bench.sequencer.offer(accepting(n))) for n in range(1, 4)]
+        running += [bench.sequencer.offer(accepting(n)) for n in range(1, 4)]
         await asyncio.sleep(0)
         with pytest.raises(QueueFull):
             await bench.sequencer.offer(accepting(9))
-        running.append(asyncio.create_task(bench.sequencer.commit(accepting(10))))
+        running.append(bench.sequencer.commit(accepting(10)))
         await asyncio.sleep(0)
         bench.journal.gate.set()
         assert all(isinstance(outcome, Committed) for outcome in await asyncio.gather(*running))
@@ -154,8 +241,8 @@ async def test_one_bad_change_fails_alone() -> None:
 async def test_a_cancelled_caller_does_not_affect_the_others() -> None:
     async with Bench() as bench:
         bench.journal.gate.clear()
-        leaving = asyncio.create_task(bench.sequencer.commit(accepting(0)))
-        staying = asyncio.create_task(bench.sequencer.commit(accepting(1)))
+        leaving = bench.sequencer.commit(accepting(0))
+        staying = bench.sequencer.commit(accepting(1))
         await asyncio.sleep(0)
         leaving.cancel()
         bench.journal.gate.set()
@@ -204,7 +291,7 @@ async def test_a_commit_that_hangs_or_fails_is_a_problem_until_one_succeeds() ->
     async with Bench() as bench:
         assert bench.sequencer.commit_problem() is None
         bench.journal.gate.clear()
-        waiting = asyncio.create_task(bench.sequencer.commit(accepting(1)))
+        waiting = bench.sequencer.commit(accepting(1))
         await bench.journal.began.wait()
         assert bench.sequencer.commit_problem() is None
         bench.clock.advance(timedelta(seconds=COMMIT_SECONDS_MAX))

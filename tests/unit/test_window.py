@@ -77,7 +77,7 @@ class Door:
         """Enter, commit an order and leave, as the intake does."""
         await self.window.enter(VENUE, account, time_in_force)
         accepted = an_accept(account=account, time_in_force=time_in_force)
-        self.window.note(accepted)
+        self.window.note([accepted])
         self.window.leave(VENUE, account)
         return accepted
 
@@ -107,14 +107,14 @@ class Door:
         """Commit the attempt."""
         state = state_after(accepted)
         begun = begin_attempt(state, state.row("new", 1), WORKER, self.clock.now())
-        self.window.note(begun)
+        self.window.note([begun])
         return begun
 
     def answer(self, accepted: Change) -> None:
         """Commit the attempt and the venue's answer."""
         begun = self.begin(accepted)
         state = state_after(accepted, begun)
-        self.window.note(record_sent(state, state.row("new", 1), "venue-1", self.clock.now()))
+        self.window.note([record_sent(state, state.row("new", 1), "venue-1", self.clock.now())])
 
     async def old_queue(self, *, waited_seconds: float) -> None:
         """Put an order of this age at the head of the durable queue; 0 for an empty queue."""
@@ -215,6 +215,7 @@ async def test_requests_are_turned_away_only_where_every_venue_is_full(monkeypat
     other.cancel()
     await settle()
     door.window.leave(OTHER, ACCOUNT)
+    await settle()
     assert not door.window.turns_away(ACCOUNT)
     waiting.cancel()
 
@@ -296,7 +297,7 @@ async def test_an_order_whose_attempt_began_with_its_acceptance_holds_nobody_up(
     accepted = an_accept(time_in_force="GTC")
     state = state_after(accepted)
     await door.window.enter(VENUE, ACCOUNT, "GTC")
-    door.window.note(merged([accepted, begin_attempt(state, state.row("new", 1), WORKER, door.clock.now())]))
+    door.window.note([merged([accepted, begin_attempt(state, state.row("new", 1), WORKER, door.clock.now())])])
     door.window.leave(VENUE, ACCOUNT)
     assert door.has_room(VENUE)
 

@@ -1,34 +1,43 @@
-"""The back office: its ledger and its consumer, beside the stages of `up` or as a process of its own."""
+"""The back office, a process of its own: books, reconciliation and the rechecks of strategies.
 
-from collections.abc import AsyncIterator
+Reads the journal; writes the books, the breaks and the PDCA store. `switchyard up` runs it as its child process, and it
+asks that one (`Parent`) for what it cannot read itself.
+"""
+
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap.books import OpenBooks, journal_turn, open_books
-from switchyard.bootstrap.core import Core
-from switchyard.bootstrap.databases import open_database
-from switchyard.bootstrap.rechecks import start_office_rechecks
+from switchyard.bootstrap.databases import Database, kill_switch_of, open_database, started_clock
+from switchyard.bootstrap.pdca import open_pdca_store
+from switchyard.bootstrap.rechecks import Rechecks, recheck_worker, restricting
 from switchyard.bootstrap.reconcile import add_reconcile_check, open_statements, start_reconciler
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.tracing import open_tracer
 from switchyard.domain.errors import CannotStart, SettingError
+from switchyard.domain.ids import AccountId, KillId
+from switchyard.domain.kills import Kill
 from switchyard.domain.readiness import Check
+from switchyard.domain.routing import Router
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.backoffice.unrealised import Marks
 from switchyard.flow.gauges import show_disks, show_journal
 from switchyard.flow.health.readiness import ReadinessChecks, check_disks, check_journal
-from switchyard.flow.reconcile.desk import ReconcileDesk
+from switchyard.flow.pdca.fills import LedgerFills
+from switchyard.flow.reconcile.service import ReconcileService
 from switchyard.flow.traced import EventTraces
 from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
+from switchyard.ports.quotes import QuoteLookup
 from switchyard.ports.tracing import Tracer
 from switchyard.settings import Settings, bus_keys
 from switchyard.telemetry.metrics import Metrics
@@ -37,12 +46,29 @@ if TYPE_CHECKING:
     from switchyard.adapters.kafka.bus import KafkaBus
 
 
+class Parent(QuoteLookup, Protocol):
+    """`switchyard up`, as the back office that it runs as a child process needs it."""
+
+    events: Wake
+    """Notified after commits to the journal."""
+    rechecks: Wake
+    """Notified when a recheck was requested."""
+
+    def on_recheck(self, callback: Callable[[str], None]) -> None:
+        """Call back with a recheck that a command wants carried out."""
+        ...
+
+    async def restrict(self, account: AccountId, strategy: str, reason: str, kill_id: KillId) -> Kill:
+        """Make the strategy reduce-only."""
+        ...
+
+
 class BackOffice:
     """The parts of the back office that its API uses."""
 
     kafka_bus: "KafkaBus | None" = None
     """Set where the events are read from Kafka."""
-    reconcile: ReconcileDesk
+    reconcile: ReconcileService
     """Set once the venues that it compares with are open."""
 
     def __init__(
@@ -50,22 +76,32 @@ class BackOffice:
         books: OpenBooks,
         consumer: Consumer,
         metrics: Metrics,
-        clock: Clock,
-        marks: Marks | None = None,
-        posting_clock: Clock | None = None,
+        *,
+        supervisor: Supervisor,
+        folder: Path,
+        database: Database,
+        posting_clock: Clock,
+        marks: Marks,
     ) -> None:
         self.books = books
         self.ledger = books.ledger
         self.reports = books.reports
-        self.marks = marks or Marks()
+        self.marks = marks
         self.consumer = consumer
         self.metrics = metrics
-        self.clock = clock
+        self.clock = SystemClock()
         """Wall time, for tokens."""
-        self.posting_clock = posting_clock or clock
-        """For entries of people: the time of the journal's events, where this process writes them."""
-        self.readiness = ReadinessChecks(clock)
+        self.posting_clock = posting_clock
+        """For entries of people: the time of the journal's events."""
+        self.stop = supervisor.stop
+        self._supervisor = supervisor
+        self._disks = LocalDisks({"data": folder})
+        self._database = database
+        self.readiness = ReadinessChecks(self.clock)
         self.readiness.add("books", self.check)
+        # It writes nothing there, and what is booked can be read while the journal is away.
+        self.readiness.add("journal", partial(check_journal, database.journal, lambda: None), worst="degraded")
+        self.readiness.add("disk", partial(check_disks, self._disks))
 
     @property
     def is_behind(self) -> bool:
@@ -74,8 +110,19 @@ class BackOffice:
         has_stopped = consumer.problem is not None or consumer.trouble is not None
         return has_stopped or consumer.lag > 0 or (bus is not None and bus.trouble is not None)
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended the process, if one did."""
+        return self._supervisor.failure
+
+    def longest_read_seconds(self) -> float:
+        """How long the oldest read of a SQLite journal has lasted: it keeps that journal's WAL from being restarted."""
+        return self._database.longest_read_seconds()
+
     async def observe(self) -> None:
-        """Refresh the gauges that are computed when `/metrics` is read; in `up` the gateway does that."""
+        """Refresh the gauges of the disk and of the journal's database."""
+        await show_disks(self._disks, self.metrics)
+        await show_journal(self._database.journal, self.metrics)
 
     async def check(self) -> Check:
         """Whether the books follow the bus."""
@@ -88,63 +135,14 @@ class BackOffice:
         return Check("books", "ok", f"booked up to event {self.consumer.last_offset or 0}")
 
 
-class BackOfficeProcess(BackOffice):
-    """A back office that is a process of its own."""
-
-    def __init__(
-        self,
-        books: OpenBooks,
-        consumer: Consumer,
-        metrics: Metrics,
-        clock: Clock,
-        supervisor: Supervisor,
-        folder: Path,
-        journal: Journal,
-    ) -> None:
-        super().__init__(books, consumer, metrics, clock)
-        self.stop = supervisor.stop
-        self._supervisor = supervisor
-        self._disks = LocalDisks({"data": folder})
-        self._journal = journal
-        # It writes nothing there, and what is booked can be read while the journal is away.
-        self.readiness.add("journal", partial(check_journal, journal, lambda: None), worst="degraded")
-        self.readiness.add("disk", partial(check_disks, self._disks))
-
-    async def observe(self) -> None:
-        """Refresh the gauges of the disk and of the journal's database."""
-        await show_disks(self._disks, self.metrics)
-        await show_journal(self._journal, self.metrics)
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The error that ended the process, if one did."""
-        return self._supervisor.failure
-
-
-async def start_backoffice(core: Core, stack: AsyncExitStack) -> BackOffice:
-    """Keep the books in a process that also handles orders; a file that cannot be opened stops the start."""
-    books = await stack.enter_async_context(open_books(core.settings))
-    consumer = Consumer(
-        _journal_bus(core.settings, core.database.journal, core.tracer, stack),
-        books.ledger,
-        clock=core.clock,
-        metrics=core.metrics.backoffice,
-        shares=True,
-        tracer=core.tracer,
-    )
-    await consumer.open()
-    core.supervisor.start(stack, "books", lambda: consumer.run(core.wakes.books))
-    marks = Marks(core.quotes, core.router)
-    return BackOffice(books, consumer, core.metrics, core.wall_clock, marks, posting_clock=core.clock)
-
-
 @asynccontextmanager
-async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProcess]:
-    """Run the back office alone, on a journal in PostgreSQL; it reads the events from Kafka where that is enabled.
+async def running_backoffice(settings: Settings, parent: Parent | None = None) -> AsyncIterator[BackOffice]:
+    """Run the back office: alone on a journal in PostgreSQL, or as the child process of `up` on either engine.
 
-    Reconciliation and rechecks read the journal's database in any case.
+    Alone, it reads the events from Kafka where that is enabled; reconciliation and rechecks read the journal's database
+    in any case.
     """
-    if settings.database_url is None:
+    if settings.database_url is None and parent is None:
         raise SettingError(
             "SWITCHYARD_DATABASE_URL",
             "`switchyard backoffice` needs PostgreSQL, because SQLite serves one process: set it to postgresql://…, or "
@@ -153,14 +151,16 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
     prepare_data_folder(settings.data_dir)
     keys = () if settings.kafka is None else bus_keys(settings)
     async with AsyncExitStack() as stack:
-        wake, kafka_bus = Wake(), None
-        clock, metrics = SystemClock(), Metrics()
+        wake, kafka_bus = Wake() if parent is None else parent.events, None
+        metrics = Metrics()
+        metrics.process.describe("backoffice")
         tracer = open_tracer(settings, "backoffice", metrics, stack)
-        database = await open_database(settings)
+        database = await open_database(settings, readonly=parent is not None)
         stack.push_async_callback(database.close)
+        clock = await started_clock(database, metrics)
         books = await stack.enter_async_context(open_books(settings))
         bus: Bus
-        if settings.kafka is not None:
+        if settings.kafka is not None and parent is None:
             from switchyard.adapters.kafka.messages import MessageReader
             from switchyard.bootstrap.kafka_bus import open_kafka_bus
 
@@ -168,39 +168,74 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
             bus = kafka_bus = await open_kafka_bus(settings.kafka, reader, books.ledger, wake, stack)
         else:
             bus = _journal_bus(settings, database.journal, tracer, stack)
-        consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, shares=False, tracer=tracer)
+        consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, tracer=tracer)
         await consumer.open()
-        if consumer.source_problem is not None:
+        # With orders in the parent the books are only stopped, which is an alarm.
+        if consumer.source_problem is not None and parent is None:
             raise CannotStart(consumer.source_problem)
         supervisor = Supervisor(metrics)
+        supervisor.start(stack, "clock", clock.run)
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         database.listen(wake.notify)
-        metrics.process.describe("backoffice")
-        await start_office_rechecks(
-            settings,
-            database,
+        await _start_rechecks(settings, database, books, parent, clock, metrics, tracer, supervisor, stack)
+        office = BackOffice(
             books,
-            metrics=metrics,
-            tracer=tracer,
+            consumer,
+            metrics,
             supervisor=supervisor,
-            stack=stack,
+            folder=settings.data_dir,
+            database=database,
+            posting_clock=clock,
+            marks=Marks(parent, Router(settings.default_route, settings.symbol_routes)),
         )
-        office = BackOfficeProcess(books, consumer, metrics, clock, supervisor, settings.data_dir, database.journal)
         office.reconcile = await start_reconciler(
             settings,
             books,
             database,
-            venues=await open_statements(settings, clock, stack),
-            quotes=None,
+            venues=await open_statements(settings, clock, stack, reads_paper=parent is not None),
+            quotes=parent,
             clock=clock,
             metrics=metrics,
             supervisor=supervisor,
             stack=stack,
-            shares=False,
         )
         add_reconcile_check(office.reconcile, office.readiness)
         office.kafka_bus = kafka_bus
         yield office
+
+
+async def _start_rechecks(
+    settings: Settings,
+    database: Database,
+    books: OpenBooks,
+    parent: Parent | None,
+    clock: Clock,
+    metrics: Metrics,
+    tracer: Tracer | None,
+    supervisor: Supervisor,
+    stack: AsyncExitStack,
+) -> None:
+    """Start the workers of rechecks; kills go through the parent, or into the database where there is none."""
+    store = await open_pdca_store(settings, tracer=tracer)
+    stack.push_async_callback(store.close)
+    restrict = restricting(await kill_switch_of(database, settings)) if parent is None else parent.restrict
+    worker = recheck_worker(
+        settings,
+        database,
+        LedgerFills(books.ledger, books.lookup),
+        store,
+        clock=clock,
+        metrics=metrics,
+        restrict=restrict,
+        tracer=tracer,
+    )
+    # Without a parent it is never notified: requests are stored by other processes.
+    wake = Wake() if parent is None else parent.rechecks
+    supervisor.start(stack, "rechecks", lambda: worker.run(wake))
+    if parent is not None:
+        rechecks = Rechecks(worker, store)
+        supervisor.start(stack, "rechecks of commands", rechecks.run)
+        parent.on_recheck(rechecks.want)
 
 
 def _journal_bus(settings: Settings, journal: Journal, tracer: Tracer | None, stack: AsyncExitStack) -> JournalBus:

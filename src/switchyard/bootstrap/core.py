@@ -1,11 +1,12 @@
 """The parts that every role has: database, clock, sequencer, metrics and supervisor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
+from switchyard.adapters.venues.http.transport import UnaskedResponses
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.tracing import new_tracer, start_tracer
@@ -17,8 +18,9 @@ from switchyard.domain.kills import REPEATED_EXECUTIONS, SENT_IDS, Kill
 from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
-from switchyard.flow.executions.carried import CarriedReports
+from switchyard.flow.commit.sequencer import Sequencer
 from switchyard.flow.executions.gate import VenueGate
+from switchyard.flow.executions.inline_reports import InlineReports
 from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.history.restore import check_not_restoring
@@ -30,7 +32,6 @@ from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.waiting import WaitingLanes
-from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.traced import CommitSpans
 from switchyard.flow.wake import Wake
 from switchyard.ports.venue import Venue
@@ -90,6 +91,10 @@ class Core:
         self.catalogue = Catalogue(settings.instruments, allows_unlisted=settings.unlisted_symbols == "allow")
         self.venues: dict[VenueName, Venue] = {}
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
+        self.unasked = {
+            name: UnaskedResponses(self.metrics.unasked_responses.labels(name).inc) for name in settings.venue_names
+        }
+        """Of each broker, for all connections of this process."""
         self.quotes = QuoteBoard(self.clock, self.metrics, age_max=settings.quote_age_max)
         """Gets its sources from `open_quotes`."""
         self.health = HealthBoard()
@@ -100,18 +105,18 @@ class Core:
         """Where Redis is configured."""
         self.lanes: HeldLanes | None = None
         """Of a worker in this process."""
-        self.first_reports: dict[VenueName, CarriedReports] = {}
+        self.inline_reports: dict[VenueName, InlineReports] = {}
         """Of the venues that a worker in this process sends to."""
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
         self.forecast = Forecast(database.queries, settings.venue_names, self.clock)
         self.window = AdmissionWindow(self.forecast, settings.venue_names, self.clock, self.metrics)
         self.kills = ActiveKills(database.kills, self.metrics)
         self.waiting = WaitingLanes(self.wakes.dispatch)
-        notes: list[Callable[[Change], None]] = [
+        notes: list[Callable[[Sequence[Change]], None]] = [
             results.count,
             self.window.note,
             self.waiting.note,
-            self.kills.note_change,
+            self.kills.note_changes,
         ]
         if self.tracer is not None:
             notes.append(CommitSpans(self.tracer, lambda order_id: self.sequencer.states.order(order_id)).note)

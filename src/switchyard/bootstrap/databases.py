@@ -26,7 +26,7 @@ from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import Order
 from switchyard.flow.clock import DatabaseClock
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.health.shared import health_name, is_reported
 from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
 from switchyard.flow.kill.switch import KillSwitch
@@ -124,6 +124,14 @@ class Database(Protocol):
         """Call back after a commit of another process."""
         ...
 
+    def on_held_wal(self, callback: Callable[[], None]) -> None:
+        """Call back while a reader keeps a SQLite file's WAL from being restarted; never on PostgreSQL."""
+        ...
+
+    def longest_read_seconds(self) -> float:
+        """How long the oldest read of a SQLite file that another process writes has lasted; 0 on PostgreSQL."""
+        ...
+
     async def close(self) -> None:
         """Close the connections."""
         ...
@@ -134,10 +142,15 @@ def sqlite_path(settings: Settings) -> Path:
     return settings.data_dir / "switchyard.db"
 
 
-async def open_database(settings: Settings) -> Database:
-    """Open the configured database; raises SchemaMismatch unless it has the schema of this version."""
+async def open_database(settings: Settings, *, readonly: bool = False) -> Database:
+    """Open the configured database; raises SchemaMismatch unless it has the schema of this version.
+
+    `readonly`: beside the process that writes to a SQLite file. PostgreSQL serves many processes.
+    """
     if settings.database_url is not None:
         return await PostgresDatabase.open(settings.database_url)
+    if readonly:
+        return await SqliteDatabase.open_readonly(sqlite_path(settings))
     return await SqliteDatabase.open(sqlite_path(settings))
 
 
@@ -346,9 +359,9 @@ def _direct_append(database: Database, clock: Clock) -> Append:
     return append
 
 
-async def started_clock(database: Database) -> DatabaseClock:
-    """The time of the database's processes, for a command: an event dated ahead would move their next start ahead."""
-    clock = DatabaseClock(database.time, SystemClock(), Metrics(), ticks=boot_seconds, boot_id=boot_id())
+async def started_clock(database: Database, metrics: Metrics | None = None) -> DatabaseClock:
+    """The time of the database's processes: an event that is dated ahead would move their next start ahead."""
+    clock = DatabaseClock(database.time, SystemClock(), metrics or Metrics(), ticks=boot_seconds, boot_id=boot_id())
     await clock.start()
     return clock
 

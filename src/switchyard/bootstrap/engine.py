@@ -4,32 +4,29 @@ import asyncio
 import gc
 import resource
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Literal
+from typing import Literal, Protocol
 
 from switchyard.adapters.files.private import prepare_data_folder
-from switchyard.bootstrap.backoffice import BackOffice, start_backoffice
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database, lookup_decides, open_database
-from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.gateway import start_gateway
 from switchyard.bootstrap.pdca import PdcaOffice, start_pdca
 from switchyard.bootstrap.quotes import open_quotes
 from switchyard.bootstrap.readers import start_audit, start_head, start_lease, start_streams
 from switchyard.bootstrap.readiness import (
-    add_books_check,
     add_bus_check,
     add_cache_check,
     add_pdca_check,
     clock_offsets,
     process_checks,
 )
-from switchyard.bootstrap.rechecks import Rechecks, start_dispatch, start_rechecks
-from switchyard.bootstrap.reconcile import add_reconcile_check, reconcile_beside
+from switchyard.bootstrap.rechecks import Rechecks, start_dispatch, start_rechecks_without_books
 from switchyard.bootstrap.relay import start_relay
+from switchyard.bootstrap.services import Services
 from switchyard.bootstrap.venue_states import venue_states
 from switchyard.bootstrap.venues import open_venues, venue_kinds
 from switchyard.bootstrap.worker import start_worker
@@ -48,6 +45,7 @@ from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.sending.declared import Decider, declared_name, settling_in
 from switchyard.flow.sending.explain import standing
 from switchyard.flow.sending.operator import end_doubt
+from switchyard.flow.wake import Wake
 from switchyard.settings import Settings, bus_keys
 
 Role = Literal["up", "gateway", "worker"]
@@ -61,16 +59,34 @@ OTHER_FILES = 2_000
 GARBAGE_THRESHOLDS = (20_000, 20, 20)
 
 
+class Office(Protocol):
+    """The back office of `up`, which is a child process."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why it does not run, if it does not."""
+        ...
+
+    @property
+    def url(self) -> str | None:
+        """Where it listens; None until it does."""
+        ...
+
+    def run_recheck(self, request_id: str) -> None:
+        """Carry out a stored recheck, in the background."""
+        ...
+
+
 class Engine:
     """The stages of one process, and the parts of them that entry points use."""
 
-    desks: Desks
+    services: Services
     """Set while a gateway runs, as is `caches`; a worker has neither."""
     caches: Caches
     pdca: PdcaOffice
     """Set while a gateway runs."""
-    backoffice: BackOffice | None = None
-    """Set while a process keeps the books as well."""
+    office: Office | None = None
+    """Set while the back office runs as a child process."""
     relay: Relay | None = None
     """Set while a process publishes to Kafka, or stands by to do so."""
 
@@ -178,9 +194,29 @@ class Engine:
 
     def run_recheck(self, request_id: str) -> None:
         """Carry out a stored recheck in the background, as the command of another runner asks."""
-        if self._rechecks is None:
+        if self.office is not None:
+            self.office.run_recheck(request_id)
+        elif self._rechecks is not None:
+            self._rechecks.want(request_id)
+        else:
             raise SwitchyardError("this process keeps no books and rechecks nothing")
-        self._rechecks.want(request_id)
+
+    def books_problem(self) -> str | None:
+        """Why the back office of this process does not run, if it should."""
+        return None if self.office is None else self.office.problem
+
+    @property
+    def commits(self) -> Wake:
+        """Notified after commits, for the back office."""
+        return self._core.wakes.books
+
+    def start_stage(self, stack: AsyncExitStack, stage: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Run one more stage until the stack unwinds; it is restarted if it fails."""
+        self._core.supervisor.start(stack, stage, run)
+
+    def on_held_wal(self, callback: Callable[[], None]) -> None:
+        """Call back while a reader keeps the journal's WAL from being restarted."""
+        self._database.on_held_wal(callback)
 
     def _start_rechecks(self, stack: AsyncExitStack) -> None:
         core, pdca = self._core, self.pdca
@@ -195,9 +231,8 @@ class Engine:
             wake=pdca.rechecks,
             stack=stack,
         )
-        if self._role == "up":
-            books = None if self.backoffice is None else self.backoffice.books
-            self._rechecks = start_rechecks(core, books, pdca, stack)
+        if self._role == "up" and self.settings.database_url is None and not self.settings.backoffice:
+            self._rechecks = start_rechecks_without_books(core, pdca, stack)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -211,10 +246,7 @@ class Engine:
             if self._role != "worker":
                 self.observer.audit_seq = await start_audit(core, stack)
                 start_streams(core, self.hub, stack)
-                if self._role == "up" and self.settings.backoffice:
-                    self.backoffice = await start_backoffice(core, stack)
-                    add_books_check(self.readiness, self.backoffice)
-                self.desks, self.caches = await start_gateway(core, self.hub, stack)
+                self.services, self.caches = await start_gateway(core, self.hub, stack)
                 self.observer.cache = self.caches.cache
                 add_cache_check(self.readiness, core, self.caches)
                 self.pdca = await start_pdca(core, stack)
@@ -232,9 +264,6 @@ class Engine:
             elif self.settings.database_url is not None:
                 reader = HealthReader(core.health, self.settings.venue_names, self._database.journal, core.clock)
                 core.supervisor.start(stack, "venue health", reader.run)
-            if self.backoffice is not None:
-                self.backoffice.reconcile = await reconcile_beside(core, self.backoffice.books, stack)
-                add_reconcile_check(self.backoffice.reconcile, self.readiness, self.backoffice.readiness)
             self._database.listen(core.wakes.notify)
             yield
 

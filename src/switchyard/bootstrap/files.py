@@ -10,7 +10,7 @@ from switchyard.domain.errors import CannotStart, HistoryMismatch
 from switchyard.domain.signed_head import SignedHead, parse_head
 from switchyard.flow.readers.head import head_content, place_of
 from switchyard.ports.clock import Clock
-from switchyard.ports.head_file import HeadFile
+from switchyard.ports.installation import HeadFile
 from switchyard.ports.journal import Head
 from switchyard.settings import Settings, journal_key
 
@@ -28,7 +28,7 @@ def head_files(settings: Settings, installation: str) -> list[HeadFile]:
     files: list[HeadFile] = [LocalHeadFile(_head_path(settings)), LocalHeadFile(state_path, is_shared=True)]
     redis_url = settings.idempotency.cache.redis_url
     if redis_url is not None:
-        from switchyard.adapters.redis.head import RedisHead  # loading the client takes long: see `caches.py`
+        from switchyard.adapters.redis.installation import RedisHead  # loading the client takes long: see `caches.py`
 
         files.append(RedisHead(redis_url, installation))
     return files

@@ -1,12 +1,12 @@
-"""The stages of order entry: caches, desks, the queue forecast and the removal of expired keys."""
+"""The stages of order entry: caches, services, the queue forecast and the removal of expired keys."""
 
 from contextlib import AsyncExitStack
 
 from switchyard.bootstrap.caches import Caches, open_caches
 from switchyard.bootstrap.core import Core
-from switchyard.bootstrap.desks import Desks
+from switchyard.bootstrap.services import Services
 from switchyard.domain.idempotency import DERIVED_CLOSE, DERIVED_ORDER
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.history.restore import incarnation_of, restored_at
 from switchyard.flow.intake.reap import Reaper
 from switchyard.flow.readers.stream import StreamHub
@@ -14,13 +14,13 @@ from switchyard.flow.risk.repeated import RepeatedExecutions
 from switchyard.flow.traced import TracedCommit
 
 
-async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tuple[Desks, Caches]:
-    """Build the desks that accept requests and start the stages that they rely on."""
+async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tuple[Services, Caches]:
+    """Build the services that accept requests and start the stages that they rely on."""
     incarnation = await incarnation_of(core.database.journal)
     caches = open_caches(core.settings, incarnation, core.clock, core.metrics, stack)
     offer = core.sequencer.offer
     commit: Commit = offer if core.tracer is None else TracedCommit(offer, core.tracer)
-    desks = Desks(
+    services = Services(
         core.settings,
         core.database,
         caches=caches,
@@ -45,7 +45,7 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
     core.supervisor.start(stack, "reap", reaper.run)
     if caches.cache is not None:
         core.supervisor.start(stack, "cache", caches.cache.run)
-    return desks, caches
+    return services, caches
 
 
 def _start_throttle(core: Core, stack: AsyncExitStack) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
-from switchyard.bootstrap.backoffice import BackOffice
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.pdca import PdcaOffice
@@ -46,11 +45,6 @@ def clock_offsets(core: Core) -> dict[str, timedelta]:
 def add_cache_check(checks: ReadinessChecks, core: Core, caches: Caches) -> None:
     """Whether Redis is used, where one is configured."""
     checks.add("cache", partial(_check_cache, core, caches))
-
-
-def add_books_check(checks: ReadinessChecks, office: BackOffice) -> None:
-    """Whether the books follow the journal; orders do not wait for them."""
-    checks.add("books", office.check, worst="degraded")
 
 
 def add_pdca_check(checks: ReadinessChecks, office: PdcaOffice) -> None:

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from switchyard.bootstrap.books import books_url, existing_books
 from switchyard.bootstrap.databases import kill_switch_of, open_database, started_clock
 from switchyard.bootstrap.pdca import open_pdca_store
-from switchyard.bootstrap.rechecks import recheck_worker, work_through
+from switchyard.bootstrap.rechecks import recheck_worker, restricting, work_through
 from switchyard.bootstrap.tracing import open_tracer
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
@@ -39,14 +39,14 @@ async def carry_out_recheck(settings: Settings, request_id: str) -> None:
             store,
             clock=clock,
             metrics=metrics,
-            kill_switch=kill_switch,
+            restrict=restricting(kill_switch),
             tracer=tracer,
         )
         await work_through(worker, store, request_id)
 
 
 async def _catch_up(bus: Bus, ledger: Ledger, clock: Clock, metrics: Metrics) -> None:
-    consumer = Consumer(bus, ledger, clock=clock, metrics=metrics.backoffice, shares=False)
+    consumer = Consumer(bus, ledger, clock=clock, metrics=metrics.backoffice)
     await consumer.open()
     while await consumer.run_once():
         pass

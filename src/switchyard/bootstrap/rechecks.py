@@ -1,4 +1,4 @@
-"""Rechecks of strategies: the workers beside the books, and the dispatch to the configured runner."""
+"""Rechecks of strategies: the workers in the back office, and the dispatch to the configured runner."""
 
 import asyncio
 import os
@@ -6,10 +6,9 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from switchyard.bootstrap.books import OpenBooks
 from switchyard.bootstrap.core import Core
-from switchyard.bootstrap.databases import Database, kill_switch_of, started_clock
-from switchyard.bootstrap.pdca import PdcaOffice, open_pdca_store
+from switchyard.bootstrap.databases import Database
+from switchyard.bootstrap.pdca import PdcaOffice
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.ids import AccountId, KillId
@@ -19,8 +18,8 @@ from switchyard.domain.pdca.requests import RecheckRequest
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
 from switchyard.flow.pdca.dispatch import Dispatch
 from switchyard.flow.pdca.embedded import EmbeddedRunner
-from switchyard.flow.pdca.enforce import Enforcement, enforce_nothing
-from switchyard.flow.pdca.fills import LedgerFills, NoBooks
+from switchyard.flow.pdca.enforce import Enforcement, Restrict, enforce_nothing
+from switchyard.flow.pdca.fills import NoBooks
 from switchyard.flow.pdca.recheck import Recheck, RecheckRules
 from switchyard.flow.pdca.worker import RecheckWorker
 from switchyard.flow.wake import Wake
@@ -39,6 +38,16 @@ IDLE_SECONDS = 60.0
 WANTED_MAX = 64
 
 
+def restricting(kill_switch: KillSwitch) -> Restrict:
+    """How an unhealthy strategy is made reduce-only: by a kill in the name `pdca`."""
+
+    async def restrict(account: AccountId, strategy: str, reason: str, kill_id: KillId) -> Kill:
+        request = KillRequest(account=account, strategy=strategy, mode="reduce_only", by=PDCA, reason=reason)
+        return await kill_switch.set_by_program(request, new_id=kill_id)
+
+    return restrict
+
+
 def recheck_worker(
     settings: Settings,
     database: Database,
@@ -47,16 +56,11 @@ def recheck_worker(
     *,
     clock: Clock,
     metrics: Metrics,
-    kill_switch: KillSwitch,
+    restrict: Restrict,
     tracer: Tracer | None = None,
 ) -> RecheckWorker:
     """A worker of rechecks on these books."""
     chosen = settings.rechecks
-
-    async def restrict(account: AccountId, strategy: str, reason: str, kill_id: KillId) -> Kill:
-        request = KillRequest(account=account, strategy=strategy, mode="reduce_only", by=PDCA, reason=reason)
-        return await kill_switch.set_by_program(request, new_id=kill_id)
-
     recheck = Recheck(
         journal=database.journal,
         queries=database.queries,
@@ -111,55 +115,22 @@ class Rechecks:
         return count
 
 
-def start_rechecks(core: Core, books: OpenBooks | None, pdca: PdcaOffice, stack: AsyncExitStack) -> Rechecks | None:
-    """Start the workers in a process that also accepts orders: beside its books, where it keeps them.
-
-    On SQLite no other process can keep them, so that without books a recheck ends with an error. On PostgreSQL the
-    process that keeps the books works on it.
-    """
-    if books is None and core.settings.database_url is not None:
-        return None
+def start_rechecks_without_books(core: Core, pdca: PdcaOffice, stack: AsyncExitStack) -> Rechecks:
+    """End every recheck with an error, on SQLite without a back office: no other process can keep the books."""
     worker = recheck_worker(
         core.settings,
         core.database,
-        NoBooks() if books is None else LedgerFills(books.ledger, books.lookup),
+        NoBooks(),
         pdca.store,
         clock=core.clock,
         metrics=core.metrics,
-        kill_switch=core.kill_switch,
+        restrict=restricting(core.kill_switch),
         tracer=core.tracer,
     )
     rechecks = Rechecks(worker, pdca.store)
     core.supervisor.start(stack, "rechecks", lambda: worker.run(pdca.rechecks))
     core.supervisor.start(stack, "rechecks of commands", rechecks.run)
     return rechecks
-
-
-async def start_office_rechecks(
-    settings: Settings,
-    database: Database,
-    books: OpenBooks,
-    *,
-    metrics: Metrics,
-    tracer: Tracer | None,
-    supervisor: Supervisor,
-    stack: AsyncExitStack,
-) -> None:
-    """Start the workers in a process that keeps the books and nothing else."""
-    store = await open_pdca_store(settings, tracer=tracer)
-    stack.push_async_callback(store.close)
-    worker = recheck_worker(
-        settings,
-        database,
-        LedgerFills(books.ledger, books.lookup),
-        store,
-        clock=await started_clock(database),
-        metrics=metrics,
-        kill_switch=await kill_switch_of(database, settings),
-        tracer=tracer,
-    )
-    wake = Wake()  # never notified: requests are stored by other processes
-    supervisor.start(stack, "rechecks", lambda: worker.run(wake))
 
 
 def start_dispatch(

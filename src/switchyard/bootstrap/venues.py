@@ -2,6 +2,7 @@
 
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from pathlib import Path
 
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.venues.http.names import VenueNames
@@ -28,7 +29,7 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
         case "paper:":
             venue = PaperExchange(
                 settings.name,
-                path=core.settings.data_dir / "venues" / f"{settings.name}.db",
+                path=paper_path(core.settings, settings.name),
                 catalogue=core.catalogue,
                 clock=core.clock,
                 delay=settings.delay,
@@ -48,10 +49,16 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
                 reuses_connections=reuses_connections(settings),
                 names=names_at(settings),
                 headers=credentials_of(settings),
+                unasked=core.unasked[settings.name],
             )
     await venue.start()
     stack.push_async_callback(venue.close)
     return venue
+
+
+def paper_path(settings: Settings, venue: VenueName) -> Path:
+    """The file of a paper exchange."""
+    return settings.data_dir / "venues" / f"{venue}.db"
 
 
 def clock_offset_of(venue: Venue) -> timedelta | None:

@@ -25,6 +25,7 @@ from switchyard.flow.health.shared import HealthWriter
 from switchyard.flow.history.restore import mark_read, restored_at, restored_seq, was_read
 from switchyard.flow.kill.cancels import KillCancels
 from switchyard.flow.lost_amends import LostAmends
+from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.closes import Closes
 from switchyard.flow.sending.collars import Collars
@@ -53,7 +54,13 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     await sent_ids.start()
     core.health.watch(map(partial(_breaker, core), core.settings.venues))
     copies: dict[VenueName, CopyWatch] = {}
-    dispatcher = await _start_dispatcher(core, sent_ids, copies, stack)
+    history = LostHistory(
+        await restored_at(core.database.journal),
+        _key_ttl(core),
+        {name: venue.capabilities for name, venue in core.venues.items()},
+        core.clock,
+    )
+    dispatcher = await _start_dispatcher(core, sent_ids, copies, history, stack)
     core.window.start(dispatcher, core.settings.outbox_batch_size * core.settings.outbox_parallelism)
     cancels = KillCancels(
         kills=core.database.kills,
@@ -62,6 +69,7 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
         clock=core.clock,
         metrics=core.metrics,
         mass_cancels=partial(_mass_cancels, core),
+        may_be_lost=history.may_have_sent,
     )
     core.supervisor.start(stack, "kill cancels", cancels.run)
     core.supervisor.start(stack, "sent ids", sent_ids.run)
@@ -119,7 +127,7 @@ async def _copy_watch(core: Core, venue: Venue) -> CopyWatch:
         clock=core.clock,
         metrics=core.metrics,
         lock=core.gates[venue.name].lock,
-        clock_offset=partial(clock_offset_of, venue),
+        clock_offset=partial(clock_offset_of, venue) if isinstance(venue, HttpVenue) else None,
         explained_until=None if restored is None else restored + _key_ttl(core),
     )
     await watch.look()
@@ -148,7 +156,11 @@ def _start_resolver(
 
 
 async def _start_dispatcher(
-    core: Core, sent_ids: SentIds, copies: Mapping[VenueName, CopyWatch], stack: AsyncExitStack
+    core: Core,
+    sent_ids: SentIds,
+    copies: Mapping[VenueName, CopyWatch],
+    history: LostHistory,
+    stack: AsyncExitStack,
 ) -> Dispatcher:
     settings, database = core.settings, core.database
     worker = WorkerId("wrk_" + fresh_ulid(core.clock, core.randomness))
@@ -173,20 +185,14 @@ async def _start_dispatcher(
         stuck_after=settings.outbox_stuck_after,
         kills=core.kills,
         was_read=partial(was_read, database.journal),
-        lost_keys=LostKeys(
-            await restored_at(database.journal),
-            _key_ttl(core),
-            core.venues,
-            core.clock,
-            lambda symbol: core.router.route_for(symbol).venues,
-        ),
+        lost_keys=LostKeys(history, core.venues, lambda symbol: core.router.route_for(symbol).venues),
         waiting=core.waiting,
         sent_ids=sent_ids,
         guard=Closes(Collars(core.catalogue, core.quotes), database.journal),
         health=core.health,
         choice=core.choice,
         rates=open_rates(core, stack),
-        first_reports=core.first_reports,
+        inline_reports=core.inline_reports,
         note_answer=lambda order, row, answer: copies[row.venue].note_answer(order, row, answer),
         tracer=core.tracer,
     )
@@ -238,7 +244,7 @@ async def _follow(core: Core, venue: Venue, watch: VenueWatch, copies: CopyWatch
     sync = VenueSync(venue, recorder, journal=core.database.journal, clock=core.clock, metrics=core.metrics, gate=gate)
     await sync.run()
     await mark_read(core.database.journal, core.sequencer.commit, venue.name)
-    core.first_reports[venue.name] = recorder.carried
+    core.inline_reports[venue.name] = recorder.inline
     async with AsyncExitStack() as stack:
         _start_sweeper(core, venue, recorder, stack)
         recall = StrayRecall(venue, recorder, queries=core.database.queries)

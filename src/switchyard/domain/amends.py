@@ -106,7 +106,9 @@ def open_amend(state: OrderState) -> OutboxRow | None:
 def last_id(state: OrderState) -> VenueClientOrderId:
     """The id that the next amend refers to: that of the last amend at the venue, or the order's own."""
     sent = [row for row in state.outbox if row.kind == "amend" and row.status == "sent"]
-    return sent[-1].venue_client_order_id if sent else state.order.venue_client_order_id
+    if not sent:
+        return state.order.venue_client_order_id
+    return current_id(state.order) if amend_of(sent[-1]).replaces else sent[-1].venue_client_order_id
 
 
 def current_id(order: Order) -> VenueClientOrderId:

@@ -1,6 +1,6 @@
 """A change: events and the rows they make, committed together or not at all, and the outcome of a commit."""
 
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -85,14 +85,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         """
         sending = {
             row.order_id
-            for base, row in self.outbox_moves()
+            for base, row in self.outbox_updates()
             if row.kind != "cancel"
             and (row.status == "sending" or (row.kind == "amend" and not base and row.status != "sent"))
         }
         begun = sending | self.rerouted_ids()
         return [
             order
-            for base, order in self.order_moves()
+            for base, order in self.order_updates()
             if order.order_id in begun or (not base and order.status != "REJECTED")
         ]
 
@@ -100,35 +100,35 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         """The orders that the change gives to another venue."""
         return {event.order_id for event in self.events if event.type == "OrderRerouted" and event.order_id is not None}
 
-    def order_moves(self) -> list[tuple[int, Order]]:
+    def order_updates(self) -> list[tuple[int, Order]]:
         """For each order the version expected in the database, and the row to write."""
-        return _moves(self.orders, lambda order: order.order_id)
+        if len(self.orders) == 1:
+            return [(self.orders[0].version - 1, self.orders[0])]
+        return _updates(self.orders, [order.order_id for order in self.orders])
 
-    def outbox_moves(self) -> list[tuple[int, OutboxRow]]:
+    def outbox_updates(self) -> list[tuple[int, OutboxRow]]:
         """For each outbox row the version expected in the database, and the row to write."""
-        return _moves(self.outbox, lambda row: row.key)
+        if len(self.outbox) == 1:
+            return [(self.outbox[0].version - 1, self.outbox[0])]
+        return _updates(self.outbox, [(row.order_id, row.kind, row.number) for row in self.outbox])
 
-    def position_moves(self) -> list[tuple[int, Position]]:
+    def position_updates(self) -> list[tuple[int, Position]]:
         """For each position the version expected in the database, and the row to write."""
-        return _moves(self.positions, lambda position: position.key)
+        return _updates(self.positions, [(position.account_id, position.symbol) for position in self.positions])
 
     def unqueued_rows(self) -> list[OutboxRow]:
         """The new rows that were never queued: their first attempt begins in the commit that accepts the order.
 
         They conflict where their lane has a queue, or where a venue has reported on the order before.
         """
-        return [row for base, row in self.outbox_moves() if is_unqueued(base, row)]
+        return [row for base, row in self.outbox_updates() if is_unqueued(base, row)]
 
     def event_place(self, row: OutboxRow) -> int:
         """The place among the events of the one that describes an outbox row; 0 for a change without events."""
-        if len(self.events) == 1:
-            return 0
-        places = (
-            place
-            for place, event in enumerate(self.events)
-            if event.order_id == row.order_id and event.type not in _WITHOUT_ROWS
-        )
-        return next(places, 0)
+        for place, event in enumerate(self.events):
+            if event.order_id == row.order_id and event.type not in _WITHOUT_ROWS:
+                return place
+        return 0
 
 
 def is_unqueued(base: int, row: OutboxRow) -> bool:
@@ -136,17 +136,14 @@ def is_unqueued(base: int, row: OutboxRow) -> bool:
     return not base and row.status == "sending"
 
 
-def _moves(rows: Sequence[_Row], key: Callable[[_Row], Hashable]) -> list[tuple[int, _Row]]:
-    if len(rows) < 2:
-        return [(row.version - 1, row) for row in rows]
-    first: dict[Hashable, int] = {}
+def _updates(rows: Sequence[_Row], keys: Sequence[Hashable]) -> list[tuple[int, _Row]]:
+    bases: dict[Hashable, int] = {}
     last: dict[Hashable, _Row] = {}
-    for row in rows:
-        moved = key(row)
-        if moved not in last:
-            first[moved] = row.version - 1
-        last[moved] = row
-    return [(first[moved], row) for moved, row in last.items()]
+    for key, row in zip(keys, rows, strict=True):
+        if key not in last:
+            bases[key] = row.version - 1
+        last[key] = row
+    return [(bases[key], row) for key, row in last.items()]
 
 
 def merged(changes: Sequence[Change]) -> Change:

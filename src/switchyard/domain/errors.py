@@ -172,8 +172,10 @@ class TooManyKills(RequestError):
 
     reason = "TOO_MANY_KILLS"
 
-    def __init__(self, count_max: int, set_by: Literal["people", "programs"], next_step: str) -> None:
-        super().__init__(f"{count_max} kills set by {set_by} are active, the maximum: {next_step}")
+    @classmethod
+    def of(cls, count_max: int, set_by: Literal["people", "programs"], next_step: str) -> "TooManyKills":
+        """The error with its usual message."""
+        return cls(f"{count_max} kills set by {set_by} are active, the maximum: {next_step}")
 
 
 class IdempotencyConflict(RequestError):

@@ -127,7 +127,7 @@ def members_text(kind: str, account: AccountId, order: OrderId | None) -> str:
 
 def event(kind: EventType, account: AccountId, order: OrderId | None, data: msgspec.Struct) -> Event:
     """An event with its data as JSON."""
-    return Event(kind, account, order, encode(data).decode())
+    return Event(kind, account, order, _number_encoder.encode(data).decode())
 
 
 def accepted_order(order: Order) -> AcceptedOrder:

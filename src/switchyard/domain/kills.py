@@ -33,7 +33,7 @@ AUTOMATIC_STRATEGY_KILLS_MAX: Final = 500
 # Beyond this many of one account too: an account that chooses new labels must not use up the room of other accounts.
 AUTOMATIC_ACCOUNT_KILLS_MAX: Final = 50
 
-# The programs that set kills in their own name.
+# The programs that set kills in their own name; no person can use these names.
 PDCA: Final = "pdca"
 REPEATED_EXECUTIONS: Final = "switchyard repeated executions"
 SENT_IDS: Final = "switchyard sent ids"

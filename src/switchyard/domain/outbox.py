@@ -1,6 +1,7 @@
 """The outbox: messages to venues, their status, and the lane that keeps them in order."""
 
 import zlib
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final, Literal
 
@@ -81,6 +82,15 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     def retry_count(self) -> int:
         """Attempts after the first."""
         return max(self.attempt - 1, 0)
+
+
+MayBeLost = Callable[[Order, OutboxRow], bool]
+"""Whether the history that a restore has lost may have sent the row's message, so that the venue may have it."""
+
+
+def never_lost(_order: Order, _row: OutboxRow) -> bool:
+    """For a database that was never restored."""
+    return False
 
 
 def queued_row(

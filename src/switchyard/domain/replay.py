@@ -301,7 +301,7 @@ class Replay:
         if before is None:
             row, version = fold.new_row(order, fact, updated_at), 1
             # An amend of a history that a restore has lost is known only as carried out.
-            is_adopted = line.type == "Amended" and fact.status == "sent"
+            is_adopted = (line.type, fact.status) in (("Amended", "sent"), ("AmendRefused", "dead"))
             if fact.status != row.status and not is_adopted:
                 raise ReplayMismatch(line.seq, f"outbox row {row.outbox_id} is {fact.status} and was never queued")
         else:

@@ -6,7 +6,7 @@ import msgspec
 
 from switchyard.domain.canonical import struct_digest
 from switchyard.domain.idempotency import DO_ORDER, KeyResult, KeyStatus
-from switchyard.domain.lifecycle import is_final
+from switchyard.domain.lifecycle import FINAL
 from switchyard.domain.orders import Order, average_price, ended_unsent
 
 
@@ -26,7 +26,7 @@ def order_result(order: Order) -> KeyResult | None:
 
     The result of a `/do/order` request includes its answer, which shows the order's fills: `flow/results.py` adds it.
     """
-    if order.idempotency_key is None or not is_final(order.status) or order.operation == DO_ORDER:
+    if order.status not in FINAL or order.idempotency_key is None or order.operation == DO_ORDER:
         return None
     assert order.operation is not None, "a key belongs to an operation"
     return KeyResult(

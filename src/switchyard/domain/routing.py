@@ -1,10 +1,9 @@
-"""Routing: the venues of a symbol, in which order they are tried, and where an order goes."""
+"""Routing: the venues of a symbol, in which order they are tried."""
 
 from collections.abc import Mapping
 
 import msgspec
 
-from switchyard.domain.facts import Quote, RouteFact
 from switchyard.domain.ids import VenueName
 
 # The word for a route by quality, in settings; no venue may have this name.
@@ -37,12 +36,3 @@ class Router:
         """Whether the route of some symbol names the venue and another one."""
         routes = (self._default, *self._routes.values())
         return any(venue in route.venues and len(route.venues) > 1 for route in routes)
-
-
-class Destination(msgspec.Struct, frozen=True):
-    """The venue of an order, and its market when the order arrived, where known."""
-
-    venue: VenueName
-    quote: Quote | None
-    route: RouteFact | None = None
-    """How the venue was chosen, where it was not simply the preferred one."""

@@ -1,7 +1,7 @@
 """The journal's head, signed with HMAC-SHA256, as the content of a head file.
 
 An attacker or a restored backup can replace the database and the files, but cannot make an older head without the key.
-Pure: `ports.head_file` reads and writes the content.
+Pure: `ports.installation` reads and writes the content.
 """
 
 import hashlib

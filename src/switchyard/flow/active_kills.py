@@ -53,10 +53,11 @@ class ActiveKills:
         """The oldest active kill known here that would cover the order at another venue."""
         return self.covering(replace(order, venue=venue)) if self._known else None
 
-    def note_change(self, change: Change) -> None:
+    def note_changes(self, changes: Sequence[Change]) -> None:
         """Note what this process has committed."""
-        for kill in change.kills:
-            self.note(kill)
+        for change in changes:
+            for kill in change.kills:
+                self.note(kill)
 
     def note(self, kill: Kill) -> None:
         """Note a kill that this process has committed, or that has rejected one of its changes."""

@@ -62,6 +62,8 @@ class DatabaseClock:
         self._time = time
         self._clock = clock
         self._metrics = metrics
+        self.monotonic = clock.monotonic
+        """Seconds that never decrease."""
         self._ticks = ticks or clock.monotonic
         self._boot_id = boot_id
         self._sleep = sleep
@@ -162,11 +164,10 @@ class DatabaseClock:
 
     def now(self) -> datetime:
         """The time of all processes; this process's own time before `start`, which precedes every stage."""
-        return self._clock.now() if self._anchor is None else self._at(self._ticks())
-
-    def monotonic(self) -> float:
-        """Seconds that never decrease."""
-        return self._clock.monotonic()
+        if self._anchor is None:
+            return self._clock.now()
+        at, since = self._anchor
+        return at + timedelta(seconds=(self._ticks() - since) * self._rate)
 
     def _at(self, ticks: float) -> datetime:
         assert self._anchor is not None, "the clock was started"

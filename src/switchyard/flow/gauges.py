@@ -11,7 +11,7 @@ from typing import Protocol
 
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.pdca.requests import Tally
-from switchyard.flow.sequencer import Sequencer
+from switchyard.flow.commit.sequencer import Sequencer
 from switchyard.ports.cache import Cache
 from switchyard.ports.clock import Clock
 from switchyard.ports.disk import Disks

@@ -4,7 +4,7 @@ Reads the order's fills; writes nothing. The answer is in the commit that ends t
 a request is waiting for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from switchyard.domain import decisions
@@ -13,7 +13,7 @@ from switchyard.domain.do_order import ExecFailure, exec_failure, exec_result, r
 from switchyard.domain.events import encode
 from switchyard.domain.idempotency import DO_ORDER
 from switchyard.domain.instruments import Catalogue
-from switchyard.domain.lifecycle import is_final
+from switchyard.domain.lifecycle import FINAL
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxStatus
 from switchyard.ports.queries import Queries
@@ -41,19 +41,21 @@ class OrderResults:
 
     def is_needed(self, change: Change) -> bool:
         """Whether the change ends the order of a `/do/order` request."""
-        return any(order.operation == DO_ORDER and is_final(order.status) for order in change.orders)
+        ended = [order for order in change.orders if order.status in FINAL]
+        return bool(ended) and any(order.operation == DO_ORDER for order in ended)
 
     async def complete(self, change: Change) -> Change:
         """The change together with the results of the requests whose orders it ends."""
-        ended = [order for _, order in change.order_moves() if order.operation == DO_ORDER and is_final(order.status)]
+        ended = [order for _, order in change.order_updates() if order.operation == DO_ORDER and order.status in FINAL]
         return merged([change, *[await self._result(order, change) for order in ended]])
 
-    def count(self, change: Change) -> None:
-        """Count the outbox rows that a committed change moved."""
-        for row in change.outbox:
-            outcome = _OUTCOMES.get(row.status)
-            if outcome is not None:
-                self._sends[_REPEAT if row.last_error == "CONFLICT_PROCESSED" else outcome].inc()
+    def count(self, changes: Sequence[Change]) -> None:
+        """Count the outbox rows that committed changes moved."""
+        for change in changes:
+            for row in change.outbox:
+                outcome = _OUTCOMES.get(row.status)
+                if outcome is not None:
+                    self._sends[_REPEAT if row.last_error == "CONFLICT_PROCESSED" else outcome].inc()
 
     async def _result(self, order: Order, change: Change) -> Change:
         """The answer that every repeat of the order's request gets once the change is committed."""

@@ -71,8 +71,12 @@ class CommitSpans:
         self._tracer = tracer
         self._state_of = state_of
 
-    def note(self, change: Change) -> None:
-        """Add a span for each fact of a committed change."""
+    def note(self, changes: Sequence[Change]) -> None:
+        """Add a span for each fact of committed changes."""
+        for change in changes:
+            self._note(change)
+
+    def _note(self, change: Change) -> None:
         for event in change.events:
             name = _TOLD.get(event.type)
             if name is None or event.order_id is None:

@@ -9,14 +9,18 @@ class Wake:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self._is_notified = False
 
     def notify(self) -> None:
         """Wake the waiting stage, or let its next wait return at once."""
-        self._event.set()
+        if not self._is_notified:
+            self._is_notified = True
+            self._event.set()
 
     async def wait(self, seconds: float) -> None:
         """Return at the next notification, or after so many seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
+        self._is_notified = False
         self._event.clear()

@@ -1,5 +1,6 @@
 """The market data port."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from switchyard.domain.facts import Quote
@@ -15,4 +16,12 @@ class Quotes(Protocol):
 
     async def ask(self, venue: VenueName, symbol: str) -> Quote | None:
         """Return the same; where the symbol was not asked for yet, wait briefly for its first quote."""
+        ...
+
+
+class QuoteLookup(Protocol):
+    """Current bid and ask by venue and symbol; a stale quote is None."""
+
+    async def look_up(self, wanted: Sequence[tuple[VenueName, str]], *, waits: bool = False) -> Sequence[Quote | None]:
+        """Return a quote for each of these; `waits`: briefly, for the first one of a symbol that is not polled yet."""
         ...

@@ -60,7 +60,7 @@ class RecheckQueue(Protocol):
         Of requests for the runner `embedded`; the callers, which are the sets of tenants that requests were created
         for, take turns. With `request_id`, of that request alone, whatever its runner is. The next batch of a request
         begins when all items of the one before have ended. An item that was claimed ATTEMPTS_MAX times without a result
-        ends as failed instead, and so does one whose strategy was deleted.
+        ends as failed instead, and so does one whose strategy was deleted, also if it was registered again since.
         """
         ...
 

@@ -11,7 +11,7 @@ from switchyard.domain.amends import Amend
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.order_kinds import OrderKinds, lacking
-from switchyard.domain.orders import Order, OrderRequest
+from switchyard.domain.orders import Order, OrderRequest, Side
 from switchyard.domain.reasons import AmbiguousCode, RejectCode, UnsentCode
 from switchyard.domain.reports import ExecType, ExecutionIdScope, ExecutionReport, ReportStatus
 
@@ -177,7 +177,9 @@ class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     qty: Decimal | None = None
     """The total quantity, where the venue shows it; another one than ours raises an alarm."""
     symbol: str | None = None
-    """The venue's name of the instrument, where it shows it; for people."""
+    """The instrument by our name, where the venue shows it."""
+    side: Side | None = None
+    """Where the venue shows it."""
     accepted_at: datetime | None = None
     """When the venue took the order, by its own clock, where it shows it."""
     amends: tuple[VenueAmend, ...] = ()

@@ -14,6 +14,9 @@ from switchyard.domain.routing import BEST, Route
 
 _T = TypeVar("_T")
 
+# The IPv4 addresses, as a socket that takes both versions shows them.
+_MAPPED = IPv6Network("::ffff:0:0/96")
+
 
 def text(value: str) -> str:
     """Any text that is not empty."""
@@ -351,9 +354,16 @@ def host_names(value: str) -> frozenset[str]:
 def networks(value: str) -> tuple[IPv4Network | IPv6Network, ...]:
     """IP addresses and networks, separated by commas; none if empty."""
     try:
-        return tuple(ip_network(part.strip()) for part in value.split(",") if part.strip())
+        return tuple(_plain(ip_network(part.strip())) for part in value.split(",") if part.strip())
     except ValueError:
         raise ValueError("must be IP addresses or networks such as 10.0.0.0/8, separated by commas") from None
+
+
+def _plain(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
+    """The network; one of IPv4 addresses that is written as IPv6 (`::ffff:10.0.0.0/104`) as IPv4, like addresses."""
+    if isinstance(network, IPv4Network) or not network.subnet_of(_MAPPED):
+        return network
+    return IPv4Network((int(network.network_address) & 0xFFFF_FFFF, network.prefixlen - _MAPPED.prefixlen))
 
 
 def account(value: str) -> AccountId:

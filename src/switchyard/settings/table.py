@@ -59,8 +59,8 @@ SETTINGS: tuple[Setting, ...] = (
             "TCP port on which a `worker` process serves `/metrics` and `/health`; `0` chooses a free port. Unset: the "
             "worker serves neither. A gateway serves both on its own port."),
     Setting("SWITCHYARD_BACKOFFICE", "backoffice", "true", parse.flag,
-            "Whether `up` also keeps the books: it posts the journal's events to a ledger and serves "
-            " the back office's API. `false`: a separate `backoffice` process does, or none."),
+            "Whether `up` also keeps the books: it runs a child process that posts the journal's events to a ledger and "
+            "serves the back office's API. `false`: a separate `backoffice` process does, or none."),
     Setting("SWITCHYARD_BACKOFFICE_URL", "backoffice_url", None, parse.books_url,
             "Where the books are: `postgresql://…`, in the schema `backoffice` of that database, or `sqlite` for the file "
             "`backoffice.db` in the data folder. Unset: in the database of `SWITCHYARD_DATABASE_URL`, or in the file "
@@ -125,9 +125,10 @@ SETTINGS: tuple[Setting, ...] = (
             "`/do/order`: account of requests without a token."),
     Setting("DO_REQUIRE_TOKEN", "do_requires_token", None, parse.flag,
             "`/do/order`: whether a request without a token is rejected with 401. `false`: it uses `DO_DEFAULT_ACCOUNT`, "
-            "from any machine that reaches the gateway directly. Unset: it uses that account only if this process sends "
-            "the orders itself, every venue is a paper exchange, the gateway listens on this machine's loopback address "
-            "and the client is on this machine. A request that shows any sign of a proxy always needs a token."),
+            "from any machine that reaches the gateway directly. Unset: it uses that account only if the database is "
+            "SQLite, this process sends the orders itself, every venue is a paper exchange, the gateway listens on this "
+            "machine's loopback address and the client is on this machine. A request that shows any sign of a proxy "
+            "always needs a token."),
     Setting("DO_RATE_PER_MIN", "do_rate_per_minute", "60", parse.whole(1, 1_000_000),
             "`/do/order`: requests per minute and client. The client is the account of the token, else the IP address. "
             "Further requests get 429."),

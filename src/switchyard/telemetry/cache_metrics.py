@@ -13,7 +13,7 @@ log = structlog.get_logger()
 
 
 class CacheMetrics:
-    """ports.cache.CacheWatch; prevented duplicates are counted by the desks, not by the cache."""
+    """ports.cache.CacheWatch; prevented duplicates are counted by the intake, not by the cache."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.hits = PlainCounter("idempotency_cache_hits_total", "Cache lookups that found an entry", registry)

@@ -217,7 +217,13 @@ class Metrics:
         )
         self.contradictions = Counter(
             "venue_contradictions_total",
-            "Rejections of orders that the venue has shown to have, by venue",
+            "Rejections of orders that the venue has shown to have, and lookups that show other terms, by venue",
+            ["venue"],
+            registry=registry,
+        )
+        self.unasked_responses = Counter(
+            "venue_unasked_responses_total",
+            "Connections on which a broker sent something that was not asked for, by venue",
             ["venue"],
             registry=registry,
         )

@@ -37,5 +37,12 @@ class MemoryDatabase:
     def listen(self, callback: Callable[[], None]) -> None:
         """Do nothing: no other process writes to this journal."""
 
+    def on_held_wal(self, callback: Callable[[], None]) -> None:
+        """Do nothing: there is no WAL."""
+
+    def longest_read_seconds(self) -> float:
+        """Return 0: reads do not wait."""
+        return 0.0
+
     async def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -8,20 +8,10 @@ import asyncpg
 
 from switchyard.adapters.pdca.session import Dialect, Row
 from switchyard.adapters.postgres import migrations
-from switchyard.adapters.postgres.connection import (
-    CONNECT_SECONDS_MAX,
-    CONNECTION_LOST,
-    READ_SECONDS_MAX,
-    SERVER_SETTINGS,
-    Connection,
-    single_connection,
-)
-from switchyard.adapters.postgres.reader import ReadBarrier
-from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
+from switchyard.adapters.postgres.connection import CONNECT_SECONDS_MAX, CONNECTION_LOST, Connection, single_connection
+from switchyard.adapters.postgres.reader import ReadBarrier, open_pool
+from switchyard.domain.errors import OutcomeUnknown
 from switchyard.ports.pdca import PdcaUnavailable
-
-# Of the API's readers and writers and of the runner, who all wait for the disk and not for each other.
-CONNECTIONS_MAX = 8
 
 
 class PostgresEngine:
@@ -43,22 +33,12 @@ class PostgresEngine:
         """A pool that connects at the first transaction, on a database that has the schema of this version."""
         async with single_connection(url) as connection:
             await migrations.check(connection)
-        pool = await asyncpg.create_pool(
-            url,
-            min_size=0,
-            max_size=CONNECTIONS_MAX,
-            max_inactive_connection_lifetime=0,
-            timeout=CONNECT_SECONDS_MAX,
-            command_timeout=READ_SECONDS_MAX,
-            server_settings=SERVER_SETTINGS,
-        )
-        return cls(pool, ReadBarrier(url, pool.expire_connections))
+        return cls(*await open_pool(url))
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator["_PostgresSession"]:
         """A read-only transaction at one snapshot; at its end the synchronous standby has what was read."""
-        since = self._barrier.timeline
-        async with self._connection() as connection:
+        async with self._barrier.confirmed(PdcaUnavailable), self._connection() as connection:
             transaction = connection.transaction(isolation="repeatable_read", readonly=True)
             await transaction.start()
             try:
@@ -66,16 +46,12 @@ class PostgresEngine:
             finally:
                 if not connection.is_closed():
                     await transaction.rollback()
-        try:
-            await self._barrier.wait(since)
-        except JournalUnavailable as error:
-            raise PdcaUnavailable(str(error)) from error
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator["_PostgresSession"]:
         """A transaction that is flushed to the disk, and to that of the synchronous standby, at its end."""
-        since = self._barrier.timeline
-        async with self._connection() as connection:
+        # A transaction that only read, such as one that found a repeated key, has not waited for the standby.
+        async with self._barrier.confirmed(OutcomeUnknown), self._connection() as connection:
             transaction = connection.transaction()
             await transaction.start()
             try:
@@ -88,11 +64,6 @@ class PostgresEngine:
                 await transaction.commit()
             except CONNECTION_LOST as error:
                 raise OutcomeUnknown(f"the answer to a commit was lost: {error!r}") from error
-        try:
-            # A transaction that only read, such as one that found a repeated key, has not waited for the standby.
-            await self._barrier.wait(since)
-        except JournalUnavailable as error:
-            raise OutcomeUnknown(str(error)) from error
 
     async def close(self) -> None:
         """Wait for the transactions in progress, then disconnect."""

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from switchyard.adapters.pdca.requests import decoded_request, enqueue_batch
-from switchyard.adapters.pdca.session import Engine, Session
+from switchyard.adapters.pdca.session import Engine, Session, moment
 from switchyard.adapters.pdca.strategies import find_strategy, of_tenants, set_strategy, tenant_list
 from switchyard.domain.pdca.requests import (
     ARTIFACT_BYTES_MAX,
@@ -32,7 +32,10 @@ _EXHAUSTED = ItemError(
 )
 _DELETED = ItemError(code="STRATEGY_DELETED", message="the strategy was deleted before it was rechecked")
 
-_COLUMNS = "item.request_id, item.number, item.tenant, item.strategy_id, item.generation, item.attempts, request.body"
+_COLUMNS = """
+item.request_id, item.number, item.tenant, item.strategy_id, item.strategy_created_at, item.generation, item.attempts,
+request.body
+"""
 _CLAIMABLE = f"""
 SELECT {_COLUMNS} FROM pdca_items AS item JOIN pdca_requests AS request ON request.request_id = item.request_id
 WHERE item.queue_position IS NOT NULL AND (item.state = 'queued' OR item.lease_until <= $1)
@@ -46,7 +49,7 @@ ORDER BY item.number LIMIT CAST($2 AS integer)
 """
 _CLAIM = """
 UPDATE pdca_items SET state = 'running', generation = generation + 1, attempts = attempts + 1, worker = $3,
-    lease_until = $4, started_at = $5
+    lease_until = $4, started_at = COALESCE(started_at, $5)
 WHERE request_id = $1 AND number = $2
 """
 _BEGIN = "UPDATE pdca_requests SET started_at = $2 WHERE request_id = $1 AND started_at IS NULL"
@@ -61,7 +64,8 @@ WHERE request_id = $1 AND tenant = $2 AND strategy_id = $3 AND generation = $4 A
 _FINISH = """
 UPDATE pdca_items SET state = $5, finished_at = $6, outcome = $7, artifacts = $8, lease_until = NULL,
     queue_position = NULL
-WHERE request_id = $1 AND tenant = $2 AND strategy_id = $3 AND generation = $4 AND state = 'running' RETURNING number
+WHERE request_id = $1 AND tenant = $2 AND strategy_id = $3 AND generation = $4 AND state = 'running'
+RETURNING strategy_created_at
 """
 _FAIL_ALL = """
 UPDATE pdca_items SET state = 'failed', finished_at = $2, outcome = $3, lease_until = NULL, queue_position = NULL
@@ -104,9 +108,9 @@ class SqlQueue:
         given_up: list[tuple[Fence, ItemError]] = []
         async with self._engine.writing() as session:
             rows = await session.rows(sql + self._engine.dialect.skip_locked, now, limit, *of)
-            for found, number, tenant, strategy_id, generation, attempts, body in rows:
+            for found, number, tenant, strategy_id, created_at, generation, attempts, body in rows:
                 key = StrategyKey(tenant, strategy_id)
-                strategy = await find_strategy(session, key)
+                strategy = await _strategy_of_item(session, key, created_at)
                 if attempts >= ATTEMPTS_MAX:
                     given_up.append((Fence(found, key, generation), _EXHAUSTED))
                     continue
@@ -149,12 +153,15 @@ class SqlQueue:
         async with self._engine.writing() as session:
             request = await self._locked(session, fence.request_id)
             shown = msgspec.json.encode(described).decode()
-            _held(await session.rows(_FINISH, *_names(fence), state, now, text, shown))
+            ended = await session.rows(_FINISH, *_names(fence), state, now, text, shown)
+            _held(ended)
             for artifact, made in zip(described, artifacts, strict=True):
                 names = (*_names(fence)[:3], artifact.name, artifact.media_type, artifact.sha256)
                 await session.rows(_ADD_ARTIFACT, *names, made.content)
             if isinstance(outcome, ItemResult) and not request.dry_run:
-                await self._judge(session, fence.key, request, outcome, now)
+                strategy = await _strategy_of_item(session, fence.key, ended[0][0], self._engine.dialect.lock)
+                if strategy is not None and _is_newer(request, strategy):
+                    await set_strategy(session, _judged(strategy, request, outcome, now))
             await self._advance(session, request, now)
             await session.rows(_COUNT, state, 1)  # last: others wait for this row until the commit
 
@@ -205,23 +212,6 @@ class SqlQueue:
             raise LostFence(f"there is no request {request_id}")
         return decoded_request(rows[0][0])
 
-    async def _judge(
-        self, session: Session, key: StrategyKey, request: RecheckRequest, result: ItemResult, now: datetime
-    ) -> None:
-        strategy = await find_strategy(session, key, self._engine.dialect.lock)
-        if strategy is None or not _is_newer(request, strategy):  # it was deleted, or judged by a later request
-            return
-        judged = msgspec.structs.replace(
-            strategy,
-            health=result.health,
-            health_reasons=result.health_reasons,
-            metrics=result.metrics,
-            last_checked_at=now,
-            last_request_id=request.request_id,
-            last_requested_at=request.created_at,
-        )
-        await set_strategy(session, judged)
-
     async def _advance(self, session: Session, request: RecheckRequest, now: datetime) -> None:
         """Begin the next batch when the current one has ended, or end the request."""
         [(batch,)] = await session.rows(_NEXT_BATCH, request.request_id)
@@ -229,6 +219,26 @@ class SqlQueue:
             await session.rows(_END, request.request_id, now)
         elif await session.rows(_BEGIN_BATCH, request.request_id, batch):
             await enqueue_batch(session, self._engine.dialect, request, batch)
+
+
+async def _strategy_of_item(
+    session: Session, key: StrategyKey, created_at: datetime | str, lock: str = ""
+) -> Strategy | None:
+    """The strategy that the item is for; None if it was deleted, also if one of its name was registered since."""
+    strategy = await find_strategy(session, key, lock)
+    return strategy if strategy is not None and strategy.created_at == moment(created_at) else None
+
+
+def _judged(strategy: Strategy, request: RecheckRequest, result: ItemResult, now: datetime) -> Strategy:
+    return msgspec.structs.replace(
+        strategy,
+        health=result.health,
+        health_reasons=result.health_reasons,
+        metrics=result.metrics,
+        last_checked_at=now,
+        last_request_id=request.request_id,
+        last_requested_at=request.created_at,
+    )
 
 
 def _is_newer(request: RecheckRequest, strategy: Strategy) -> bool:

@@ -47,8 +47,10 @@ _ENQUEUE = """
 UPDATE pdca_items SET caller = $3, queue_position = CAST($4 AS bigint) + number % CAST($5 AS integer)
 WHERE request_id = $1 AND batch = $2
 """
-_ITEM_COLUMNS = "request_id, number, batch, tenant, strategy_id, state, generation, attempts, artifacts"
-_ADD_ITEM = f"INSERT INTO pdca_items ({_ITEM_COLUMNS}) VALUES ($1, $2, $3, $4, $5, 'queued', 0, 0, '[]')"
+_ITEM_COLUMNS = """
+request_id, number, batch, tenant, strategy_id, strategy_created_at, state, generation, attempts, artifacts
+"""
+_ADD_ITEM = f"INSERT INTO pdca_items ({_ITEM_COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, 'queued', 0, 0, '[]')"
 _STORED = """
 SELECT body, run, started_at, finished_at, caller,
     (SELECT count(*) FROM pdca_items AS item WHERE item.request_id = request.request_id),
@@ -64,7 +66,7 @@ SELECT state, count(*), min(started_at), max(finished_at) FROM pdca_items
 WHERE request_id = $1 AND {condition} GROUP BY state
 """
 _ITEMS = """
-SELECT tenant, strategy_id, batch, state, attempts, started_at, finished_at, outcome, artifacts FROM pdca_items
+SELECT tenant, strategy_id, state, attempts, started_at, finished_at, outcome, artifacts FROM pdca_items
 WHERE request_id = $1 AND {condition} ORDER BY number LIMIT CAST($3 AS integer) OFFSET CAST($4 AS bigint)
 """
 # The rows of a removed request go with it.
@@ -141,7 +143,9 @@ class SqlRequests:
                     return None
                 stored = own
             found = await session.rows(_ITEMS.format(condition=condition), *values, min(limit, PAGE_MAX), offset)
-        return ItemPage(stored, tuple([_item(row) for row in found]))
+        # Counted among the shown items: the stored number of the batch counts those of other tenants too.
+        size = stored.request.batch_size
+        return ItemPage(stored, tuple([_item(row, number // size) for number, row in enumerate(found, offset)]))
 
     async def unfinished(
         self, runner: RunnerName, *, submitted: bool, after: str = "", limit: int = PAGE_MAX
@@ -176,7 +180,7 @@ class SqlRequests:
         numbered = "row_number() OVER (ORDER BY strategy_id, tenant) - 1"
         await session.rows(
             f"INSERT INTO pdca_items ({_ITEM_COLUMNS}) SELECT CAST($4 AS text), {numbered}, "
-            f"({numbered}) / CAST($5 AS integer), tenant, strategy_id, 'queued', 0, 0, '[]' "
+            f"({numbered}) / CAST($5 AS integer), tenant, strategy_id, created_at, 'queued', 0, 0, '[]' "
             f"FROM pdca_strategies AS strategy WHERE {selection(request.filter, tenants, self._engine.dialect.each)}",
             *selected(request.filter, tenants),
             request.request_id,
@@ -188,24 +192,24 @@ class SqlRequests:
     ) -> None:
         each = self._engine.dialect.each
         rows = await session.rows(
-            f"SELECT tenant, strategy_id FROM pdca_strategies WHERE strategy_id IN ({each.format('$1')}) "
+            f"SELECT tenant, strategy_id, created_at FROM pdca_strategies WHERE strategy_id IN ({each.format('$1')}) "
             f"AND {of_tenants(tenants, each, 2)} ORDER BY tenant",
             msgspec.json.encode(strategy_ids).decode(),
             tenant_list(tenants),
         )
-        found: dict[str, list[str]] = {strategy_id: [] for strategy_id in strategy_ids}
-        for tenant, strategy_id in rows:
-            found[strategy_id].append(tenant)
+        found: dict[str, list[Row]] = {strategy_id: [] for strategy_id in strategy_ids}
+        for row in rows:
+            found[row[1]].append(row)
         unknown = [strategy_id for strategy_id, of_name in found.items() if not of_name]
         if unknown:
             raise UnknownStrategies(unknown)
-        keys = [(tenant, strategy_id) for strategy_id, of_name in found.items() for tenant in of_name]
-        if len(keys) > NAMED_ITEMS_MAX:
+        strategies = [row for of_name in found.values() for row in of_name]
+        if len(strategies) > NAMED_ITEMS_MAX:
             raise InvalidField(
-                "strategies", f"{len(keys)} accounts have strategies of these names, at most {NAMED_ITEMS_MAX}"
+                "strategies", f"{len(strategies)} accounts have strategies of these names, at most {NAMED_ITEMS_MAX}"
             )
-        for number, key in enumerate(keys):
-            await session.rows(_ADD_ITEM, request.request_id, number, number // request.batch_size, *key)
+        for number, strategy in enumerate(strategies):
+            await session.rows(_ADD_ITEM, request.request_id, number, number // request.batch_size, *strategy)
 
 
 async def enqueue_batch(session: Session, dialect: Dialect, request: RecheckRequest, batch: int) -> None:
@@ -249,18 +253,18 @@ def _of_own(stored: StoredRequest, rows: Sequence[Row]) -> StoredRequest | None:
         total=sum(counts.values()),
         **{state: counts.get(state, 0) for state in ("queued", "running", "succeeded", "failed")},
     )
-    began = any(row[2] is not None for row in rows)
+    began = [at for row in rows if (at := moment(row[2])) is not None]
     is_open = progress.queued or progress.running
     return msgspec.structs.replace(
         stored,
         progress=progress,
-        started_at=stored.started_at if began else None,
+        started_at=min(began, default=None),
         finished_at=None if is_open else max(moment(row[3]) or stored.request.created_at for row in rows),
     )
 
 
-def _item(row: Row) -> RecheckItem:
-    tenant, strategy_id, batch, state, attempts, started_at, finished_at, outcome, artifacts = row
+def _item(row: Row, batch: int) -> RecheckItem:
+    tenant, strategy_id, state, attempts, started_at, finished_at, outcome, artifacts = row
     return RecheckItem(
         key=StrategyKey(tenant, strategy_id),
         batch=batch,

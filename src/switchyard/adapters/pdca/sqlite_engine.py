@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +12,7 @@ import apsw
 from switchyard.adapters.pdca.session import Dialect, Row
 from switchyard.adapters.sqlite.connections import connect
 from switchyard.adapters.sqlite.open_files import OpenFiles
+from switchyard.adapters.threads import WorkerThreads
 from switchyard.domain.chain import GENESIS, stamp
 from switchyard.domain.errors import CannotStart, OutcomeUnknown, SchemaMismatch
 from switchyard.ports.pdca import PdcaUnavailable
@@ -27,7 +27,7 @@ CHECKPOINT_PAGES = 1_000
 # Statements that are wrong, not a store that cannot be reached.
 _DEFECTS = (apsw.SQLError, apsw.ConstraintError, apsw.BindingsError, apsw.MismatchError)
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 # The same tables as in adapters/postgres/schema, where their columns are described.
 SCHEMA = f"""
 CREATE TABLE pdca_place (
@@ -83,6 +83,7 @@ CREATE TABLE pdca_items (
     batch INTEGER NOT NULL,
     tenant TEXT NOT NULL,
     strategy_id TEXT NOT NULL,
+    strategy_created_at TEXT NOT NULL,
     state TEXT NOT NULL,
     generation INTEGER NOT NULL,
     attempts INTEGER NOT NULL,
@@ -211,13 +212,13 @@ class _Thread:
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._thread = WorkerThreads(name)
         self._connection: apsw.Connection | None = None
         self.turn = asyncio.Lock()
 
     async def run(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run in the thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._with_connection, work)
+        return await self._thread.call(self._with_connection, work)
 
     async def finish(self, statement: str) -> None:
         """End a transaction that is still open, even while the caller is being cancelled."""
@@ -230,7 +231,7 @@ class _Thread:
 
     async def close(self) -> None:
         """Finish what is running and close the connection."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        await self._thread.call(self._close)
         self._thread.shutdown()
 
     def _with_connection(self, work: Callable[[apsw.Connection], T]) -> T:

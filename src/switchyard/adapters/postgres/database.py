@@ -70,6 +70,13 @@ class PostgresDatabase:
         notifications.start()
         self._notifications.append(notifications)
 
+    def on_held_wal(self, callback: Callable[[], None]) -> None:
+        """Do nothing: the server bounds its log itself."""
+
+    def longest_read_seconds(self) -> float:
+        """Return 0: the server bounds its log itself."""
+        return 0.0
+
     async def close(self) -> None:
         """Finish the write in progress and disconnect."""
         for notifications in self._notifications:

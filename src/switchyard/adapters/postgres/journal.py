@@ -201,11 +201,9 @@ class PostgresJournal:
 
     async def open_epoch(self, above_epoch: int, above_seq: int, now: datetime, marker: Cursor | None = None) -> Head:
         """Start an epoch above both numbers and above all of the database; later events carry it."""
-        since = self._reader.barrier.timeline
-        async with self._turn:
+        async with self._reader.barrier.confirmed(), self._turn:
             connection = await self._connected()
             head = self._seen[0] = await identity.open_epoch(connection, above_epoch, above_seq, now, marker)
-        await self._reader.barrier.wait(since)
         return head
 
     async def close(self) -> None:
@@ -217,10 +215,9 @@ class PostgresJournal:
 
     async def _page(self, sql: str, shard: int, after_seq: int, limit: int) -> list[Record]:
         """A page of events, once the synchronous standby has it; an empty page proves nothing."""
-        since = self._reader.barrier.timeline
-        records = await self._reader.unconfirmed_rows(sql, shard, after_seq, min(limit, PAGE_MAX))
-        if records:
-            await self._reader.barrier.wait(since)
+        async with self._reader.barrier.confirmed() as read:
+            records = await self._reader.unconfirmed_rows(sql, shard, after_seq, min(limit, PAGE_MAX))
+            read.needs_standby = bool(records)
         return records
 
     def _note_head(self, shard: int, head: Head, standby_names: str) -> None:

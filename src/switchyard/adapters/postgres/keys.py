@@ -5,7 +5,7 @@ from datetime import datetime
 
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.tables import IDEMPOTENCY_KEYS
-from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
+from switchyard.domain.errors import OutcomeUnknown
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.lifecycle import FINAL
@@ -51,17 +51,15 @@ class PostgresKeyStore:
 
     async def entry(self, account: AccountId, operation: str, key: str) -> KeyEntry | None:
         """The entry of a key, expired or not; None if there is none."""
-        since = self._reader.barrier.timeline
-        records = await self._reader.unconfirmed_rows(_ENTRY, account, operation, key)
-        if not records:
-            return None  # no proof of anything: the append decides
-        entry = KeyEntry(**records[0])
-        try:
+        # 'Unavailable' would mean that the request has no order.
+        async with self._reader.barrier.confirmed(OutcomeUnknown) as read:
+            records = await self._reader.unconfirmed_rows(_ENTRY, account, operation, key)
+            if not records:
+                read.needs_standby = False  # no proof of anything: the append decides
+                return None
+            entry = KeyEntry(**records[0])
             # The keys of requests without an order are written without an event.
-            await self._reader.barrier.wait(since, must_write=not entry.order_id)
-        except JournalUnavailable as error:
-            # 'Unavailable' would mean that the request has no order.
-            raise OutcomeUnknown(str(error)) from error
+            read.must_write = not entry.order_id
         return entry
 
     async def entries(

@@ -8,10 +8,12 @@ everything that was visible before. It has a connection of its own and changes n
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
+import msgspec
 import structlog
 
 from switchyard.adapters.postgres.connection import (
@@ -30,8 +32,9 @@ from switchyard.domain.errors import JournalUnavailable
 
 log = structlog.get_logger()
 
-# Reads are short: with more connections they would queue for the server's processors instead of here.
-READERS_MAX = 8
+# Of each pool. Queries are short: with more connections they would queue for the server's processors and disk instead
+# of here.
+CONNECTIONS_MAX = 8
 
 # Longer than a standby's restart of its connection, shorter than most clients wait. A caller waits for one check that
 # has begun before its read and for one of its own: twice this time at most.
@@ -52,12 +55,15 @@ NO_HEADS = "SELECT NULL::text"
 
 # A transaction that has an id but has written no WAL does not wait for the standby: hence the message, which is written
 # to the WAL alone. Without a synchronous standby, visible means flushed on this server, and a crash keeps it.
+# An empty setting ends the waits without a warning, and may be set again before anyone reads it: what was confirmed
+# before the server loaded its configuration again counts for nothing.
 _CHECK = """
 WITH visible AS MATERIALIZED (
-    SELECT current_setting('synchronous_standby_names') AS names, ({heads}) AS heads
+    SELECT current_setting('synchronous_standby_names') AS names, ({heads}) AS heads,
+        pg_conf_load_time()::text AS loaded
 )
-SELECT names, heads, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) AS timeline, CASE
-    WHEN names <> '' AND (names = $1 AND heads = $2 AND NOT $3::boolean) IS NOT TRUE
+SELECT names, heads, loaded, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) AS timeline, CASE
+    WHEN names <> '' AND (names = $1 AND heads = $2 AND NOT $3::boolean AND loaded = $4) IS NOT TRUE
     THEN pg_logical_emit_message(true, 'switchyard', '')
 END AS written
 FROM visible
@@ -67,6 +73,15 @@ FROM visible
 def is_local_only(message: asyncpg.PostgresLogMessage) -> bool:
     """Whether the server warns that a commit did not wait for its synchronous standby."""
     return bool(message.server_source_function == SYNC_WAIT)
+
+
+class _Read(msgspec.Struct):
+    """What the result of a read tells the barrier."""
+
+    needs_standby: bool = True
+    """False if the result is no proof of anything."""
+    must_write: bool = False
+    """True for rows that are written without an event."""
 
 
 class ReadBarrier:
@@ -96,32 +111,43 @@ class ReadBarrier:
         self._heads: str | None = None
         """The setting `synchronous_standby_names`, and the newest heads that were confirmed; those of an older setting
         count for nothing."""
-        self.timeline: str | None = None
-        """Of the server that confirmed the last check; a promotion begins a new one. To be noted before a read."""
+        self._loaded: str | None = None
+        """When the barrier's session loaded the configuration of the last check."""
+        self._timeline: str | None = None
+        """Of the server that confirmed the last check; a promotion begins a new one."""
 
     def note_committed(self, heads: str, names: str) -> None:
         """Take the heads after an append as known, if its commit waited for the standbys of the last check."""
         self._heads = heads if names == self._names else None
 
-    async def wait(self, since: str | None, *, must_write: bool = False) -> None:
-        """Return when the synchronous standby has everything that was visible before this call.
+    @asynccontextmanager
+    async def confirmed(self, error: Callable[[str], Exception] = JournalUnavailable) -> AsyncIterator[_Read]:
+        """Run the block, which reads; at its end the synchronous standby has everything that was visible in it.
 
-        `since`: the timeline before the read. `must_write` is for rows that are written without an event. Raises
-        JournalUnavailable if the standby does not confirm in time, or was promoted since the read began.
+        Raises `error` if the standby does not confirm in time, or was promoted since the block began.
         """
-        self._must_write = self._must_write or must_write
-        if self._next is None:
-            self._next = asyncio.create_task(self._check())
-            self._next.add_done_callback(_note_error)
-        await asyncio.shield(self._next)
-        if since not in (None, self.timeline):
-            # The read was on the primary of before: that its successor confirms says nothing about it.
-            raise JournalUnavailable("another server was promoted after the read: repeat the request")
+        since, read = self._timeline, _Read()
+        yield read
+        if read.needs_standby:
+            try:
+                await self._wait(since, read.must_write)
+            except JournalUnavailable as unavailable:
+                raise error(str(unavailable)) from unavailable
 
     async def close(self) -> None:
         """Disconnect after the check in progress."""
         async with self._turn:
             await self._disconnect()
+
+    async def _wait(self, since: str | None, must_write: bool) -> None:
+        self._must_write = self._must_write or must_write
+        if self._next is None:
+            self._next = asyncio.create_task(self._check())
+            self._next.add_done_callback(_note_error)
+        await asyncio.shield(self._next)
+        if since not in (None, self._timeline):
+            # The read was on the primary of before: that its successor confirms says nothing about it.
+            raise JournalUnavailable("another server was promoted after the read: repeat the request")
 
     async def _check(self) -> None:
         async with self._turn:
@@ -151,13 +177,14 @@ class ReadBarrier:
             self._names = None  # it may be another server
         known = self._heads
         self._is_local_only = False
-        found = await self._connection.fetchrow(self._sql, self._names, known, must_write, timeout=seconds_max)
+        values = (self._names, known, must_write, self._loaded)
+        found = await self._connection.fetchrow(self._sql, *values, timeout=seconds_max)
         if self._is_local_only:
             return False
-        self._names = found["names"]
-        if self.timeline not in (None, found["timeline"]):
+        self._names, self._loaded = found["names"], found["loaded"]
+        if self._timeline not in (None, found["timeline"]):
             await self._on_promotion()
-        self.timeline = found["timeline"]
+        self._timeline = found["timeline"]
         if self._heads == known:  # no append of this process has ended meanwhile, with newer heads
             self._heads = found["heads"]
         return True
@@ -172,6 +199,23 @@ class ReadBarrier:
             await disconnect(connection)
 
 
+async def open_pool(url: str, heads: str = NO_HEADS, **settings: str) -> tuple[asyncpg.Pool, ReadBarrier]:
+    """Return a pool whose sessions have these settings too, and the barrier of its reads; both connect at first use."""
+    pool = await asyncpg.create_pool(
+        url,
+        # Connections are opened on demand and kept: the pool's own upkeep would fill the log during an outage.
+        min_size=0,
+        max_size=CONNECTIONS_MAX,
+        max_inactive_connection_lifetime=0,
+        init=decode_canonically,
+        reset=_keep_session,
+        timeout=CONNECT_SECONDS_MAX,
+        command_timeout=READ_SECONDS_MAX,
+        server_settings={**SERVER_SETTINGS, **settings},
+    )
+    return pool, ReadBarrier(url, pool.expire_connections, heads)
+
+
 class Reader:
     """A small pool for reads, and the barrier that they pass."""
 
@@ -181,27 +225,13 @@ class Reader:
 
     @classmethod
     async def open(cls, url: str, heads: str = JOURNAL_HEADS) -> "Reader":
-        """A pool that connects at the first read."""
-        pool = await asyncpg.create_pool(
-            url,
-            # Connections are opened on demand and kept: the pool's own upkeep would fill the log during an outage.
-            min_size=0,
-            max_size=READERS_MAX,
-            max_inactive_connection_lifetime=0,
-            init=decode_canonically,
-            reset=_keep_session,
-            timeout=CONNECT_SECONDS_MAX,
-            command_timeout=READ_SECONDS_MAX,
-            server_settings=SERVER_SETTINGS,
-        )
-        return cls(pool, ReadBarrier(url, pool.expire_connections, heads))
+        """Open a pool of its own."""
+        return cls(*await open_pool(url, heads))
 
     async def rows(self, sql: str, *values: Any) -> list[Record]:
         """All rows of a bounded query, once the synchronous standby has them; raises JournalUnavailable."""
-        since = self.barrier.timeline
-        records = await self.unconfirmed_rows(sql, *values)
-        await self.barrier.wait(since)
-        return records
+        async with self.barrier.confirmed():
+            return await self.unconfirmed_rows(sql, *values)
 
     async def unconfirmed_rows(self, sql: str, *values: Any) -> list[Record]:
         """The same without the barrier, for what leads to an append alone or is no proof of anything."""
@@ -220,7 +250,7 @@ class Reader:
 
 
 async def _keep_session(_: Connection) -> None:
-    """Replace the pool's default reset, which costs a round trip per read: reads leave no session state."""
+    """Replace the pool's default reset, which costs a round trip: no caller leaves session state."""
 
 
 def _note_error(task: asyncio.Task[None]) -> None:

@@ -64,7 +64,7 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
     `checked`: it is known which executions may be written; otherwise one that exists already rejects the group.
     """
     executions = rows.json_rows([row for change in changes for row in change.executions])
-    orders = [move for change in changes for move in change.order_moves()]
+    orders = [move for change in changes for move in change.order_updates()]
     outbox = list(_numbered_outbox(changes, events))
     return AppendGroup(
         events=rows.json_array(events) if events else None,
@@ -76,7 +76,7 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
         begun=_begun([row for base, row in outbox if is_unqueued(base, row)]),
         new_keys=rows.json_rows([row for change in changes for row in change.keys if row.version == 1]),
         keys=rows.json_rows([row for change in changes for row in change.keys if row.version > 1]),
-        positions=rows.json_rows([row for change in changes for _, row in change.position_moves()]),
+        positions=rows.json_rows([row for change in changes for _, row in change.position_updates()]),
         new_executions=None if checked else executions,
         checked_executions=executions if checked else None,
         cursors=rows.json_rows([row for change in changes for row in change.cursors]),
@@ -97,7 +97,7 @@ def _numbered_outbox(changes: Sequence[Change], events: Sequence[rows.EventRow])
     """The outbox rows with the versions that they expect; new ones have the numbers of their events."""
     first = 0
     for change in changes:
-        for base, row in change.outbox_moves():
+        for base, row in change.outbox_updates():
             if not base and change.events:
                 yield base, msgspec.structs.replace(row, seq=events[first + change.event_place(row)].seq)
             else:

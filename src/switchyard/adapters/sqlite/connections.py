@@ -1,10 +1,14 @@
-"""The connections to one SQLite file: a writer thread, reader threads, a checkpointer thread, and the file lock."""
+"""The connections to one SQLite file: a writer thread, reader threads, a checkpointer thread, and the file lock.
+
+Another process can read the file through `Connections(path, readonly=True)`, which takes no lock and cannot write. Its
+reads must be short: a transaction that stays open keeps the WAL from being restarted.
+"""
 
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +18,8 @@ import structlog
 from switchyard.adapters.files.lock import lock_beside
 from switchyard.adapters.files.private import create_file
 from switchyard.adapters.sqlite.open_files import OpenFiles
-from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
+from switchyard.adapters.threads import WorkerThreads
+from switchyard.domain.errors import AlreadyRunning, CannotStart, JournalUnavailable, SchemaMismatch
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -32,6 +37,8 @@ LOOK_SECONDS = 0.25
 RETRY_SECONDS = 5.0
 # Commits wait for readers this long, once per restart of the WAL: enough for a page, not for a backup.
 RESTART_MILLISECONDS_MAX = 100
+# The longest rest after a read in a process that only reads: nothing there should take longer.
+REST_SECONDS_MAX = 1.0
 # Another program can hold the writer lock, for example a checkpoint by hand.
 BUSY_MILLISECONDS = 60_000
 
@@ -83,43 +90,61 @@ def hold_alone(path: Path) -> int:
 class Connections:
     """The threads and connections of one open database file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
-        self._lock = hold_alone(path)
+        self._readonly = readonly
+        self._lock = None if readonly else hold_alone(path)
         try:
-            self.writer = connect(path)
+            self.writer = connect(path, readonly=readonly)
             self._files = OpenFiles(path)
         except BaseException:
-            os.close(self._lock)
+            self._release()
             raise
-        self._writing = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
-        self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
+        self.on_held_wal: Callable[[], None] | None = None
+        """Called in the checkpointer thread while a reader keeps most of the WAL from being copied or restarted."""
+        self._read_since: float | None = None
+        self._writing = WorkerThreads("sqlite-writer")
+        # In a process that only reads, one after the other, with rests: see `_watched`.
+        self._reading = WorkerThreads("sqlite-reader", 1 if readonly else READERS)
         self._local = threading.local()
         self._closing = threading.Event()
-        self._checkpointer = threading.Thread(target=self._run_checkpoints, name="sqlite-checkpointer", daemon=True)
-        self._checkpointer.start()
+        self._checkpointer: threading.Thread | None = None
+        if not readonly:
+            self._checkpointer = threading.Thread(target=self._run_checkpoints, name="sqlite-checkpointer", daemon=True)
+            self._checkpointer.start()
 
-    async def write(self, work: Callable[[apsw.Connection], T]) -> T:
+    def write(self, work: Callable[[apsw.Connection], T]) -> "asyncio.Future[T]":
         """Run in the writer thread; raises JournalBroken if the files were replaced before the work was done."""
-        return await asyncio.get_running_loop().run_in_executor(self._writing, self._with_writer, work)
+        return self._writing.call(self._with_writer, work)
 
-    async def read(self, work: Callable[[apsw.Connection], T]) -> T:
+    def read(self, work: Callable[[apsw.Connection], T]) -> "asyncio.Future[T]":
         """Run in a reader thread, in parallel with the writer; raises JournalBroken as `write` does."""
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._with_reader, work)
+        return self._reading.call(self._with_reader, work)
 
     def close(self) -> None:
         """Stop the threads, checkpoint the WAL into the file, release the lock."""
         self._closing.set()
-        self._checkpointer.join()  # first, because it may wait for the writer thread
+        if self._checkpointer is not None:
+            self._checkpointer.join()  # first, because it may wait for the writer thread
         self._writing.shutdown()
         self._reading.shutdown()
-        try:
-            self.writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        except apsw.Error as error:
-            # The next start recovers from the WAL.
-            log.warning("wal_checkpoint_at_close_failed", path=str(self._path), error=str(error))
+        if not self._readonly:
+            try:
+                self.writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            except apsw.Error as error:
+                # The next start recovers from the WAL.
+                log.warning("wal_checkpoint_at_close_failed", path=str(self._path), error=str(error))
         self.writer.close()
-        os.close(self._lock)
+        self._release()
+
+    def longest_read_seconds(self) -> float:
+        """How long the read under way has lasted, in a process that only reads; 0 if there is none."""
+        since = self._read_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
 
     def _with_writer(self, work: Callable[[apsw.Connection], T]) -> T:
         # After the work: what was committed to files that are still in their place then was committed to them.
@@ -133,9 +158,25 @@ class Connections:
             connection = getattr(self._local, "connection", None)
             if connection is None:
                 connection = self._local.connection = connect(self._path, readonly=True)
-            return work(connection)
+            return self._watched(work, connection) if self._readonly else work(connection)
         finally:
             self._files.check()
+
+    def _watched(self, work: Callable[[apsw.Connection], T], connection: apsw.Connection) -> T:
+        """Read in a process that does not write.
+
+        The writer's WAL is restarted only between such reads: each is followed by a rest as long as itself.
+        """
+        self._read_since = began = time.monotonic()
+        try:
+            return work(connection)
+        finally:
+            self._read_since = None
+            if connection.txn_state("main") != apsw.SQLITE_TXN_NONE:
+                connection.close(force=True)
+                self._local.connection = None
+                raise JournalUnavailable(f"a read of {self._path} left its transaction open: this is a defect")
+            time.sleep(min(time.monotonic() - began, REST_SECONDS_MAX))
 
     def _run_checkpoints(self) -> None:
         connection: apsw.Connection | None = None
@@ -160,8 +201,16 @@ class Connections:
         pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         # A reader's snapshot can keep pages from being copied: the WAL grows until its transaction has ended. What only
         # the newest commits and short reads have kept from it is copied by the restart.
-        if pages >= CHECKPOINT_PAGES_MAX and pages - copied < CHECKPOINT_PAGES:
-            self._writing.submit(self._restart_wal).result()
+        is_held = pages - copied >= CHECKPOINT_PAGES
+        try:
+            if pages >= CHECKPOINT_PAGES_MAX and not is_held:
+                self._writing.call_and_wait(self._restart_wal)
+        except apsw.BusyError:
+            is_held = True
+            raise
+        finally:
+            if is_held and self.on_held_wal is not None:
+                self.on_held_wal()
 
     def _restart_wal(self) -> None:
         """Copy what was committed meanwhile, so that the next commit restarts the WAL; in the writer thread."""

@@ -1,6 +1,7 @@
 """One SQLite file behind all database ports: opens the file, checks its schema, builds the adapters."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from switchyard.adapters.system_clock import SystemClock, boot_id
 class SqliteDatabase:
     """The embedded engine: durable, for one process."""
 
-    def __init__(self, connections: Connections, path: Path) -> None:
+    def __init__(self, connections: Connections, path: Path, *, readonly: bool = False) -> None:
         self._connections = connections
         self._path = path
         self.journal = SqliteJournal(connections)
@@ -35,7 +36,7 @@ class SqliteDatabase:
         self.relay_leases = SqliteRelayLeases(connections, self.journal)
         self.lanes = SqliteLanes()
         self.keys = SqliteKeyStore(connections, self.journal)
-        self.time = SqliteTime(connections, self.journal, SystemClock())
+        self.time = SqliteTime(connections, self.journal, SystemClock(), follows=readonly)
 
     @classmethod
     async def open(cls, path: Path) -> "SqliteDatabase":
@@ -43,13 +44,18 @@ class SqliteDatabase:
         return await asyncio.to_thread(cls._open, path)
 
     @classmethod
-    def _open(cls, path: Path) -> "SqliteDatabase":
+    async def open_readonly(cls, path: Path) -> "SqliteDatabase":
+        """Open the file for reads beside the process that writes to it; every write fails."""
+        return await asyncio.to_thread(cls._open, path, readonly=True)
+
+    @classmethod
+    def _open(cls, path: Path, *, readonly: bool = False) -> "SqliteDatabase":
         if not path.exists():
             raise no_database(path)
-        connections = Connections(path)
+        connections = Connections(path, readonly=readonly)
         try:
             migrations.check(connections.writer)
-            return cls(connections, path)
+            return cls(connections, path, readonly=readonly)
         except BaseException:
             connections.close()
             raise
@@ -71,6 +77,20 @@ class SqliteDatabase:
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Does nothing: no other process writes to an embedded journal."""
+
+    def on_held_wal(self, callback: Callable[[], None]) -> None:
+        """Call back in the event loop while a reader keeps the WAL from being restarted."""
+        loop = asyncio.get_running_loop()
+
+        def held() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(callback)
+
+        self._connections.on_held_wal = held
+
+    def longest_read_seconds(self) -> float:
+        """How long the oldest read under way has lasted, in a process that only reads."""
+        return self._connections.longest_read_seconds()
 
     async def close(self) -> None:
         """Finish the write in progress and release the file."""

@@ -56,9 +56,9 @@ class Expectations:
         repeated, new keys are looked up here as well, because a rejected group is written twice.
         """
         numbered = list(enumerate(changes))
-        orders = [(number, base, row.order_id) for number, change in numbered for base, row in change.order_moves()]
-        outbox = [(number, base, row.key) for number, change in numbered for base, row in change.outbox_moves()]
-        positions = [(number, base, row.key) for number, change in numbered for base, row in change.position_moves()]
+        orders = [(number, base, row.order_id) for number, change in numbered for base, row in change.order_updates()]
+        outbox = [(number, base, row.key) for number, change in numbered for base, row in change.outbox_updates()]
+        positions = [(number, base, row.key) for number, change in numbered for base, row in change.position_updates()]
         stale = chain(
             self._stale(connection, orders, ORDER_VERSIONS, _order_version, thorough),
             self._stale(connection, outbox, OUTBOX_VERSIONS, _row_version, thorough),

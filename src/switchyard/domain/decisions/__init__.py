@@ -23,6 +23,7 @@ from switchyard.domain.decisions.attempts import (
     record_rejected,
     record_sent,
     record_unsent,
+    unless_lost,
 )
 from switchyard.domain.decisions.cancel import repeat_cancel, request_cancel
 from switchyard.domain.decisions.deadlines import SEND_DEADLINES, RetryLimits, backoff, is_past_deadline, retry_limits
@@ -70,5 +71,6 @@ __all__ = [
     "revise_execution",
     "set_aside_report",
     "set_kill",
+    "unless_lost",
     "unmatched_report",
 ]

@@ -1,5 +1,6 @@
 """An account amends an order: the request, and each outcome that an amend can have (ADR 23)."""
 
+from collections.abc import Container
 from datetime import datetime
 from decimal import Decimal
 
@@ -23,7 +24,7 @@ from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.lifecycle import FINAL, Step, is_final, next_status
 from switchyard.domain.money import plain
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow, queued_row
+from switchyard.domain.outbox import SETTLED, MayBeLost, OrderState, OutboxRow, never_lost, queued_row
 from switchyard.domain.reasons import SendCode
 from switchyard.domain.reports import ExecutionReport
 from switchyard.domain.risk.claims import Claim
@@ -47,12 +48,19 @@ def check_amendable(state: OrderState, qty: Decimal) -> None:
 
 
 def request_amend(
-    state: OrderState, amend: Amend, key: KeyEntry, now: datetime, *, reducing: bool, claim: Claim | None = None
+    state: OrderState,
+    amend: Amend,
+    key: KeyEntry,
+    now: datetime,
+    *,
+    reducing: bool,
+    claim: Claim | None = None,
+    may_be_lost: MayBeLost = never_lost,
 ) -> Change:
     """Queue an amend, or change an order of which nothing was ever sent; raises as `check_amendable`.
 
     The order reserves the larger of the old and the new amounts from this commit on. `reducing` as in `Order`, with the
-    new quantity.
+    new quantity. What a lost history may have sent waits for the venue.
     """
     check_amendable(state, amend.qty)
     order = state.order
@@ -64,6 +72,7 @@ def request_amend(
         client_order_id=amend.client_order_id,
         payload=payload_of(amend),
     )
+    row = replace(row, bytes_sent=may_be_lost(order, row))
     requested = touched(
         order, now, amend_qty=amend.qty, amend_reserve_price=amend.reserve_price, reducing=order.reducing and reducing
     )
@@ -79,7 +88,7 @@ def request_amend(
         keys=(key,),
         claims=() if claim is None else (claim,),
     )
-    if not _was_never_sent(state):
+    if not _was_never_sent(state) or may_be_lost(order, state.row("new", 1)):
         return request
     after = OrderState(order=requested, outbox=(*state.outbox, row))
     dead = ended_attempt(row, now, "dead", "AMENDED_BEFORE_SENDING", None)
@@ -115,16 +124,28 @@ def adopt_amend(
     price: Decimal | None,
     stop_price: Decimal | None,
     venue_order_id: str | None,
+    later: Container[VenueClientOrderId] = (),
+    is_superseded: bool = False,
 ) -> Change | None:
     """Record an amend that the venue shows as carried out and that this database does not have, or has not sent.
 
     It was sent by a history that a restore has lost. An amount is none where the venue does not show it: the order
-    keeps its own. None where the amend is settled already, or is being sent.
+    keeps its own. `later` are the amends that the venue has carried out after it; `is_superseded` if one of them is
+    recorded here: the order keeps its amounts then, and the row only tells whose order the reports under its id are
+    about. None where the amend is recorded already, or is being sent.
     """
-    for row in amend_rows(state):
-        if row.venue_client_order_id == client_order_id:
-            is_open = row.status not in SETTLED and row.status != "sending"
-            return record_amended(state, row, venue_order_id, now) if is_open else None
+    row = _amend_row(state, client_order_id)
+    if row is not None:
+        if row.status in ("sent", "sending"):
+            return None
+        if is_superseded:
+            return None if row.status == "dead" else record_amend_refused(state, row, "RESTORED", now)
+        if row.status != "dead":
+            return record_amended(state, row, venue_order_id, now)
+        # It was taken for refused; another one may have been requested since, and stays reserved.
+        amended, sent = _contradicted(state.order, row, now)
+        amended = replace(amended, venue_order_id=venue_order_id or amended.venue_order_id)
+        return _settled("Amended", state, amended, sent, now)
     order, now = state.order, max(now, state.order.updated_at)
     # Only the price of a limit order is known to be what is reserved: a market order keeps what it reserves.
     is_repriced = price not in (None, order.price) and order.stop_price is None
@@ -140,12 +161,15 @@ def adopt_amend(
     row = queued_row(
         order, "amend", len(amend_rows(state)) + 1, now, client_order_id=client_order_id, payload=payload_of(amend)
     )
+    if is_superseded:
+        dead = replace(row, status="dead", last_error="RESTORED", bytes_sent=True)
+        return _settled("AmendRefused", state, order, dead, now)
     sent = replace(row, status="sent", last_error="RESTORED", bytes_sent=True)
     amended = replace(with_terms(order, amend), venue_order_id=venue_order_id or order.venue_order_id)
     pending = open_amend(state)
     if pending is None:
         return _settled("Amended", state, amended, sent, now)
-    if pending.status == "uncertain" and pending.last_error == "RESTORED":
+    if pending.status == "uncertain" and pending.venue_client_order_id not in later:
         # The lost history amended the order again, so whether it carried this one out makes no difference any more.
         return _settled("Amended", state, amended, sent, now, ended_attempt(pending, now, "dead", "RESTORED", None))
     # Requested since the restore: it stays reserved until it is settled.
@@ -166,12 +190,19 @@ def shown_terms(
     row = _shown_amend(state, report, filled)
     if row is None:
         return order, None
-    amended = with_terms(order, amend_of(row))
     if row.status in SETTLED:
-        # It was taken for refused; another one may have been requested since, and stays reserved.
-        amended = replace(amended, amend_qty=order.amend_qty, amend_reserve_price=order.amend_reserve_price)
-        return amended, ended_attempt(row, now, "sent", "CONTRADICTED", row.last_error, bytes_sent=True)
-    return amended, ended_attempt(row, now, "sent", None, None, bytes_sent=True)
+        return _contradicted(order, row, now)
+    return with_terms(order, amend_of(row)), ended_attempt(row, now, "sent", None, None, bytes_sent=True)
+
+
+def _contradicted(order: Order, row: OutboxRow, now: datetime) -> tuple[Order, OutboxRow]:
+    """The order and the row of an amend that was taken for refused, and that the venue has carried out.
+
+    Another one may have been requested since, and stays reserved.
+    """
+    amended = with_terms(order, amend_of(row))
+    amended = replace(amended, amend_qty=order.amend_qty, amend_reserve_price=order.amend_reserve_price)
+    return amended, ended_attempt(row, now, "sent", "CONTRADICTED", row.last_error, bytes_sent=True)
 
 
 def _shown_amend(state: OrderState, report: ExecutionReport, filled: Decimal) -> OutboxRow | None:
@@ -181,8 +212,9 @@ def _shown_amend(state: OrderState, report: ExecutionReport, filled: Decimal) ->
     the lower quantity of the amend.
     """
     if report.leg_client_order_id is not None:
-        own = [row for row in amend_rows(state) if row.venue_client_order_id == report.leg_client_order_id]
-        return own[0] if own and own[0].status != "sent" and _may_be_at_venue(own[0]) else None
+        own = _amend_row(state, report.leg_client_order_id)
+        is_superseded = own is not None and own.status == "dead" and own.last_error == "RESTORED"
+        return None if own is None or own.status == "sent" or is_superseded else own
     row, order = open_amend(state), state.order
     if row is None or not _may_be_at_venue(row):
         return None
@@ -204,6 +236,10 @@ def may_be_replaced(state: OrderState) -> bool:
     """Whether an attempt of the amend that is not settled may have replaced the order at the venue."""
     row = open_amend(state)
     return row is not None and _may_be_at_venue(row) and row.status != "failed" and amend_of(row).replaces
+
+
+def _amend_row(state: OrderState, client_order_id: VenueClientOrderId) -> OutboxRow | None:
+    return next((row for row in amend_rows(state) if row.venue_client_order_id == client_order_id), None)
 
 
 def _may_be_at_venue(row: OutboxRow) -> bool:

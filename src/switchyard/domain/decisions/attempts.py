@@ -26,7 +26,7 @@ from switchyard.domain.facts import DoubtFact, ReportFact
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.lifecycle import Step, is_final
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.outbox import MayBeLost, OrderState, OutboxRow
 from switchyard.domain.reasons import ExpiryReason, RejectCode, SendCode, bounded_detail, described, rejection_reason
 from switchyard.domain.reports import rejection_id
 
@@ -196,6 +196,13 @@ def record_doubt(
     if state.order.status not in ("ACCEPTED", "SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
         return record_sent(state, row, state.order.venue_order_id, now)  # a report has shown that the venue has it
     return order_change("OrderUncertain", state, stepped(state.order, "doubt", now), (doubtful,), doubt)
+
+
+def unless_lost(change: Change, state: OrderState, row: OutboxRow, may_be_lost: MayBeLost, now: datetime) -> Change:
+    """The change, or doubt if it ends a row that a lost history may have sent: only the venue can tell."""
+    if change.outbox[0].status != "dead" or not may_be_lost(state.order, row):
+        return change
+    return record_doubt(state, row, "RESTORED", None, now)
 
 
 def _given_up(

@@ -12,7 +12,7 @@ from switchyard.domain.events import SYSTEM_ACCOUNT, event
 from switchyard.domain.facts import KillClearedFact, KillFact
 from switchyard.domain.kills import Kill, was_tried
 from switchyard.domain.lifecycle import is_final
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.outbox import MayBeLost, OrderState, never_lost
 
 
 def set_kill(kill: Kill) -> Change:
@@ -48,14 +48,14 @@ def end_killed(state: OrderState, kill: Kill, now: datetime) -> Change:
     return end_unsent(state, "KILL_SWITCH", kill.kill_id, now)
 
 
-def cancel_killed(state: OrderState, kill: Kill, now: datetime) -> Change | None:
+def cancel_killed(state: OrderState, kill: Kill, now: datetime, may_be_lost: MayBeLost = never_lost) -> Change | None:
     """Cancel a covered order: end it, or queue a cancel; none where nothing is to be done.
 
     A cancel that the venue rejected is not repeated: the answer shows `NOT_CANCELLABLE`, and a person decides.
     """
     if is_final(state.order.status):
         return None
-    if state.order.status == "ACCEPTED":
+    if state.order.status == "ACCEPTED" and not may_be_lost(state.order, state.row("new", 1)):
         return end_killed(state, kill, now)
     # One that the venue acknowledged and did not carry out is repeated by the sweep of its venue.
-    return None if was_tried(state, kill) else request_cancel(state, now)
+    return None if was_tried(state, kill) else request_cancel(state, now, may_be_lost)

@@ -15,7 +15,6 @@ from switchyard.domain.changes import Change, Execution
 from switchyard.domain.decisions.amend import may_be_replaced, possible_qty, shown_terms
 from switchyard.domain.decisions.at_venue import contradicted_rows, is_at_venue, proven_rows
 from switchyard.domain.decisions.rows import (
-    amend_results,
     closed_rows,
     evidence_step,
     released,
@@ -105,7 +104,7 @@ def apply_report(
         outbox=rows,
         positions=(*changed, *totals),
         executions=(Execution(report.venue, report.exec_id, order.order_id),),
-        results=(*results_of(order), *amend_results(order, rows)),
+        results=results_of(order, rows),
     )
 
 

@@ -9,9 +9,9 @@ from switchyard.domain.changes import Change
 from switchyard.domain.events import EventType, change_of, event, outbox_fact
 from switchyard.domain.facts import DoubtFact, OrderFact, OutboxFact, RerouteFact
 from switchyard.domain.idempotency import KeyResult
-from switchyard.domain.lifecycle import Step, is_final, next_status
+from switchyard.domain.lifecycle import FINAL, Step, next_status
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow, OutboxStatus
+from switchyard.domain.outbox import SETTLED, MayBeLost, OrderState, OutboxRow, OutboxStatus
 from switchyard.domain.reasons import SendCode, bounded_detail
 from switchyard.domain.results import order_result
 
@@ -60,7 +60,8 @@ def order_change(
     reroute: RerouteFact | None = None,
 ) -> Change:
     """One event about an order, with the rows that changed; an order that ends gives its key its result."""
-    order = released(order, before, rows)
+    if order.amend_qty is not None:
+        order = released(order, before, rows)
     fact = OrderFact(
         order=change_of(order, before.order), outbox=row_facts(rows, before, order), doubt=doubt, reroute=reroute
     )
@@ -68,13 +69,13 @@ def order_change(
         events=(event(kind, order.account_id, order.order_id, fact),),
         orders=(order,),
         outbox=rows,
-        results=(*results_of(order), *amend_results(order, rows)),
+        results=results_of(order, rows),
     )
 
 
 def released(order: Order, before: OrderState, rows: tuple[OutboxRow, ...]) -> Order:
     """The order, without the reservation of an amend that ended with it."""
-    if order.amend_qty is None or not is_final(order.status):
+    if order.amend_qty is None or order.status not in FINAL:
         return order
     moved_rows = {row.key for row in rows}
     kept = [row for row in before.outbox if row.key not in moved_rows]
@@ -84,21 +85,21 @@ def released(order: Order, before: OrderState, rows: tuple[OutboxRow, ...]) -> O
     return released_order
 
 
-def amend_results(order: Order, rows: tuple[OutboxRow, ...]) -> tuple[KeyResult, ...]:
-    """The results that settled amends write into the rows of their keys."""
-    results = [amend_result(order, row) for row in rows if row.kind == "amend"]
-    return tuple(result for result in results if result is not None)
-
-
 def row_facts(rows: tuple[OutboxRow, ...], before: OrderState, order: Order) -> tuple[OutboxFact, ...]:
     """The rows as the event shows them that made `order` out of `before`."""
+    if len(rows) == 1:
+        [row] = rows
+        return (outbox_fact(row, before.find(row.kind, row.number), order),)
     return tuple([outbox_fact(row, before.find(row.kind, row.number), order) for row in rows])
 
 
-def results_of(order: Order) -> tuple[KeyResult, ...]:
-    """The result that a change of the order writes into its key's row."""
-    result = order_result(order)
-    return () if result is None else (result,)
+def results_of(order: Order, rows: tuple[OutboxRow, ...] = ()) -> tuple[KeyResult, ...]:
+    """The results that a change writes into the rows of keys: of the order that ends, and of amends that settle."""
+    if order.status not in FINAL and (not rows or (len(rows) == 1 and rows[0].kind != "amend")):
+        return ()  # nearly every change
+    results = [order_result(order)] if order.status in FINAL else []
+    results += [amend_result(order, row) for row in rows if row.kind == "amend"]
+    return tuple([result for result in results if result is not None])
 
 
 def has_pending_cancel(state: OrderState) -> bool:
@@ -135,13 +136,16 @@ def _stays_open(row: OutboxRow) -> bool:
     return row.status == "sending" or (row.kind == "amend" and row.status == "uncertain" and amend_of(row).is_provable)
 
 
-def dropped_amends(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:
+def dropped_amends(state: OrderState, may_be_lost: MayBeLost, now: datetime) -> tuple[OutboxRow, ...]:
     """The amends that were not sent and need not be, because the order is to be cancelled.
 
-    One that may be at the venue stays: it is settled before the next amend.
+    One that may be at the venue stays: it is settled before the next amend. One that a lost history may have sent comes
+    into doubt.
     """
     return tuple(
-        ended_attempt(row, now, "dead", "CANCEL_REQUESTED", None)
+        ended_attempt(row, now, "uncertain", "RESTORED", None, bytes_sent=True)
+        if may_be_lost(state.order, row)
+        else ended_attempt(row, now, "dead", "CANCEL_REQUESTED", None)
         for row in state.outbox
         if row.kind == "amend" and row.status in ("queued", "failed")
     )

@@ -113,10 +113,12 @@ class RecheckItem(msgspec.Struct, frozen=True, kw_only=True):
 
     key: StrategyKey
     batch: int
+    """The number of its batch, as if the request had no items of tenants that the caller may not see."""
     state: ItemState
     attempts: int
     """Claims so far; more than one where a worker was lost."""
     started_at: datetime | None
+    """When it was claimed first."""
     finished_at: datetime | None
     result: ItemResult | None
     error: ItemError | None

@@ -10,11 +10,11 @@ from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.order_kinds import ALL_KINDS, OrderKinds
 from switchyard.domain.risk import guards, rules
 from switchyard.domain.risk.claims import LIMITS_OF
+from switchyard.domain.risk.context import OrderContext
 from switchyard.domain.risk.limits import RiskLimits
 from switchyard.domain.risk.reasons import Violation
-from switchyard.domain.risk.subject import Subject
 
-Judge = Callable[[Subject], Violation | None]
+Judge = Callable[[OrderContext], Violation | None]
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Check(msgspec.Struct, frozen=True):
 Kind = tuple[AccountId, str, str, str, str | None, VenueName]
 
 
-def kind_of(subject: Subject) -> Kind:
+def kind_of(subject: OrderContext) -> Kind:
     """Who trades what, how and where: all that the rules about allowed orders look at."""
     order = subject.order
     return subject.account_id, order.symbol, order.side, order.type, order.time_in_force, subject.venue

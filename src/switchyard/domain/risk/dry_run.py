@@ -8,7 +8,7 @@ import msgspec
 from switchyard.domain.ids import VenueName
 from switchyard.domain.money import ROUNDED, average, canonical
 from switchyard.domain.risk.checks import CheckResult
-from switchyard.domain.risk.subject import Subject
+from switchyard.domain.risk.context import OrderContext
 
 _HUNDRED = Decimal(100)
 
@@ -40,7 +40,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     checks: tuple[DryRunCheck, ...]
 
 
-def dry_run_of(subject: Subject, results: Sequence[CheckResult]) -> DryRun:
+def dry_run_of(subject: OrderContext, results: Sequence[CheckResult]) -> DryRun:
     """The answer for these results."""
     notional = subject.notional
     return DryRun(

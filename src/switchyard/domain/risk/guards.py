@@ -9,9 +9,9 @@ from switchyard.domain.instruments import Instrument
 from switchyard.domain.money import ROUNDED, plain
 from switchyard.domain.order_kinds import OrderKinds, lacking
 from switchyard.domain.orders import Order, OrderRequest
+from switchyard.domain.risk.context import OrderContext, mid_of
 from switchyard.domain.risk.limits import RiskLimits
 from switchyard.domain.risk.reasons import Violation
-from switchyard.domain.risk.subject import Subject, mid_of
 from switchyard.domain.stops import is_triggered
 
 _HUNDRED = Decimal(100)
@@ -19,7 +19,7 @@ _HUNDRED = Decimal(100)
 _SHOWN = Decimal("0.01")
 
 
-def restricted(limits: RiskLimits, subject: Subject) -> Violation | None:
+def restricted(limits: RiskLimits, subject: OrderContext) -> Violation | None:
     """Check that the symbol is not on the restricted list."""
     symbol = subject.order.symbol
     if symbol not in limits.restricted_symbols:
@@ -27,7 +27,7 @@ def restricted(limits: RiskLimits, subject: Subject) -> Violation | None:
     return Violation("RESTRICTED", f"symbol {symbol} is on the restricted list (RISK_RESTRICTED_SYMBOLS)")
 
 
-def taken_by_venue(kinds: Mapping[VenueName, OrderKinds], subject: Subject) -> Violation | None:
+def taken_by_venue(kinds: Mapping[VenueName, OrderKinds], subject: OrderContext) -> Violation | None:
     """Check that the venue has the order type and the time in force; a venue that is not named takes every order."""
     of_venue = kinds.get(subject.venue)
     missing = None if of_venue is None else lacking(of_venue, subject.order)
@@ -40,7 +40,7 @@ def taken_by_venue(kinds: Mapping[VenueName, OrderKinds], subject: Subject) -> V
     )
 
 
-def smallest_size(subject: Subject) -> Violation | None:
+def smallest_size(subject: OrderContext) -> Violation | None:
     """Check the quantity against the instrument's smallest order."""
     qty, smallest = subject.order.qty, subject.instrument.min_qty
     if smallest is None or qty >= smallest:
@@ -48,7 +48,7 @@ def smallest_size(subject: Subject) -> Violation | None:
     return Violation("MIN_ORDER_SIZE", f"qty {plain(qty)} is below {plain(smallest)}, the smallest {_order(subject)}")
 
 
-def largest_size(subject: Subject) -> Violation | None:
+def largest_size(subject: OrderContext) -> Violation | None:
     """Check the quantity against the instrument's largest order."""
     qty, largest = subject.order.qty, subject.instrument.max_qty
     if largest is None or qty <= largest:
@@ -56,7 +56,7 @@ def largest_size(subject: Subject) -> Violation | None:
     return Violation("MAX_ORDER_SIZE", f"qty {plain(qty)} is above {plain(largest)}, the largest {_order(subject)}")
 
 
-def collar(subject: Subject) -> Violation | None:
+def collar(subject: OrderContext) -> Violation | None:
     """Check the price of an order against the collar of its instrument."""
     if subject.instrument.collar_percent is None:
         return None
@@ -101,5 +101,5 @@ def collar_violation(
     )
 
 
-def _order(subject: Subject) -> str:
+def _order(subject: OrderContext) -> str:
     return f"order of {subject.instrument.symbol}"

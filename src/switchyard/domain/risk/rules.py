@@ -9,15 +9,15 @@ from decimal import Decimal
 
 from switchyard.domain.ids import AccountId
 from switchyard.domain.money import plain
+from switchyard.domain.risk.context import OrderContext
 from switchyard.domain.risk.limits import Pair, RiskLimits
 from switchyard.domain.risk.reasons import Violation
-from switchyard.domain.risk.subject import Subject
 
 Bound = tuple[Decimal, str]
 """A limit, and the end of the name of its setting."""
 
 
-def symbol_allowed(limits: RiskLimits, subject: Subject) -> Violation | None:
+def symbol_allowed(limits: RiskLimits, subject: OrderContext) -> Violation | None:
     """Check that the account may trade the symbol."""
     allowed = limits.allowed_symbols_by_account.get(subject.account_id)
     if allowed is None or subject.order.symbol in allowed:
@@ -28,7 +28,7 @@ def symbol_allowed(limits: RiskLimits, subject: Subject) -> Violation | None:
     )
 
 
-def side_allowed(limits: RiskLimits, subject: Subject) -> Violation | None:
+def side_allowed(limits: RiskLimits, subject: OrderContext) -> Violation | None:
     """Check the side against the sets of the installation, the account and the symbol."""
     side = subject.order.side
     for allowed, setting in (
@@ -41,7 +41,7 @@ def side_allowed(limits: RiskLimits, subject: Subject) -> Violation | None:
     return None
 
 
-def type_allowed(limits: RiskLimits, subject: Subject) -> Violation | None:
+def type_allowed(limits: RiskLimits, subject: OrderContext) -> Violation | None:
     """Check the order type against the sets of the installation, the account and the symbol."""
     kind = subject.order.type
     for allowed, setting in (
@@ -54,7 +54,7 @@ def type_allowed(limits: RiskLimits, subject: Subject) -> Violation | None:
     return None
 
 
-def quantity(limits: RiskLimits, subject: Subject) -> Violation | None:
+def quantity(limits: RiskLimits, subject: OrderContext) -> Violation | None:
     """Check the quantity against the largest one."""
     bound = _largest(limits.max_qty, limits.max_qty_by_account, limits.max_qty_by_account_symbol, subject)
     qty = subject.order.qty
@@ -63,7 +63,7 @@ def quantity(limits: RiskLimits, subject: Subject) -> Violation | None:
     return Violation("RISK_MAX_QTY", f"qty {plain(qty)} is above {plain(bound[0])} (RISK_MAX_QTY{bound[1]})")
 
 
-def notional(limits: RiskLimits, subject: Subject) -> Violation | None:
+def notional(limits: RiskLimits, subject: OrderContext) -> Violation | None:
     """Check quantity times price times multiplier against the largest notional."""
     bound = _largest(
         limits.max_notional, limits.max_notional_by_account, limits.max_notional_by_account_symbol, subject
@@ -80,7 +80,7 @@ def notional(limits: RiskLimits, subject: Subject) -> Violation | None:
     return Violation("RISK_MAX_NOTIONAL", f"notional {shown} is above {plain(bound[0])} (RISK_MAX_NOTIONAL{bound[1]})")
 
 
-def lowest_price(limits: RiskLimits, subject: Subject) -> Violation | None:
+def lowest_price(limits: RiskLimits, subject: OrderContext) -> Violation | None:
     """Check the prices of the order against the strictest lower bound."""
     bound, setting = limits.min_price, "RISK_MIN_PRICE"
     own = limits.min_price_by_account.get(subject.account_id)
@@ -100,7 +100,7 @@ def lowest_price(limits: RiskLimits, subject: Subject) -> Violation | None:
     return None
 
 
-def highest_price(limits: RiskLimits, subject: Subject) -> Violation | None:
+def highest_price(limits: RiskLimits, subject: OrderContext) -> Violation | None:
     """Check the prices of the order against the strictest upper bound."""
     bound, setting = limits.max_price, "RISK_MAX_PRICE"
     own = limits.max_price_by_account.get(subject.account_id)
@@ -124,7 +124,7 @@ def _largest(
     everywhere: Decimal | None,
     by_account: Mapping[AccountId, Decimal],
     by_pair: Mapping[Pair, Decimal],
-    subject: Subject,
+    subject: OrderContext,
 ) -> Bound | None:
     """The account's limit, else the global one; or the stricter one of the account and symbol."""
     limit, scope = by_account.get(subject.account_id), "_BY_ACCOUNT"
@@ -136,7 +136,7 @@ def _largest(
     return None if limit is None else (limit, scope)
 
 
-def _prices(subject: Subject) -> list[tuple[str, Decimal]]:
+def _prices(subject: OrderContext) -> list[tuple[str, Decimal]]:
     """The prices of the order by field; of a MARKET order the quote that it would meet. Empty without one."""
     order = subject.order
     if order.stop_price is None:
@@ -145,7 +145,7 @@ def _prices(subject: Subject) -> list[tuple[str, Decimal]]:
     return [stop] if order.price is None else [("price", order.price), stop]
 
 
-def _no_price(subject: Subject, setting: str) -> Violation:
+def _no_price(subject: OrderContext, setting: str) -> Violation:
     """A rule that cannot be checked rejects: an order must not pass because the market is not known."""
     return Violation(
         "RISK_NO_PRICE",

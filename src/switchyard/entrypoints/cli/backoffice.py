@@ -1,19 +1,25 @@
 """`backoffice`: the back office as a process of its own, and the command that builds its books again."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from switchyard.entrypoints.cli.connection import JsonOption
 from switchyard.entrypoints.cli.ending import bound_the_end, run_to_end
+from switchyard.entrypoints.cli.failures import DEFECT
 from switchyard.entrypoints.cli.output import print_json
 from switchyard.entrypoints.cli.processes import Database, Host, configured, say
 from switchyard.settings import Settings
 
+if TYPE_CHECKING:
+    from switchyard.entrypoints.control.office import ParentLink
+
+NICE = 5  # orders go first where the parent needs the processor
 DIFFERENT = 1  # the exit code of `rebuild --verify` where something differs
 
 app = typer.Typer(
@@ -29,8 +35,14 @@ def register(parent: typer.Typer) -> None:
 
 
 @app.callback()
-def run(context: typer.Context, host: Host = None, port: PortOption = None, database_url: Database = None) -> None:
-    """Keep the books in a process of its own; needs PostgreSQL. `switchyard up` keeps them as well."""
+def run(
+    context: typer.Context,
+    host: Host = None,
+    port: PortOption = None,
+    database_url: Database = None,
+    child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
+) -> None:
+    """Keep the books in a process of its own; needs PostgreSQL. `switchyard up` runs one as its child process."""
     if context.invoked_subcommand is not None:
         return
     settings = configured(
@@ -38,9 +50,14 @@ def run(context: typer.Context, host: Host = None, port: PortOption = None, data
             "SWITCHYARD_HOST": host,
             "SWITCHYARD_BACKOFFICE_PORT": port,
             "SWITCHYARD_DATABASE_URL": database_url,
-        }
+        },
+        is_child=child,
     )
-    run_to_end(_serve(settings))
+    if child:
+        os.nice(NICE)
+        run_to_end(_serve_as_child(settings))
+        return
+    run_to_end(_serve(settings, None))
     say(settings, "switchyard backoffice has stopped", "stopped", role="backoffice")
 
 
@@ -140,12 +157,30 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve_as_child(settings: Settings) -> None:
+    """Serve until the parent ends this process, or is killed."""
+    from switchyard.entrypoints.control.office import ParentLink, inherited_connection
+
+    parent = await ParentLink.open(inherited_connection())
+
+    async def follow() -> None:
+        await parent.run()
+        os._exit(DEFECT)  # all files survive a kill, and the next `up` waits for them
+
+    tasks = [asyncio.create_task(follow()), asyncio.create_task(parent.beat())]
+    try:
+        await _serve(settings, parent)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _serve(settings: Settings, parent: "ParentLink | None") -> None:
     from switchyard.bootstrap import running_backoffice
     from switchyard.client.address import gateway_url
     from switchyard.entrypoints.http.backoffice import build_backoffice
 
-    async with running_backoffice(settings) as office:
+    async with running_backoffice(settings, parent) as office:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, office.stop.set)
@@ -153,13 +188,20 @@ async def _serve(settings: Settings) -> None:
         await server.start()
         try:
             url = gateway_url(settings.host, server.port)
-            say(
-                settings,
-                f"switchyard backoffice is listening on {url}",
-                "listening",
-                role="backoffice",
-                url=url,
-            )
+            if parent is None:
+                say(
+                    settings,
+                    f"switchyard backoffice is listening on {url}",
+                    "listening",
+                    role="backoffice",
+                    url=url,
+                )
+            else:
+                import structlog
+
+                log = structlog.get_logger()
+                log.info("backoffice_listening", url=url)
+                parent.report(office, url)
             await office.stop.wait()
         finally:
             bound_the_end()

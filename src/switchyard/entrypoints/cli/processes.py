@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import errno
+import os
 import signal
 import socket
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
@@ -17,7 +19,7 @@ from switchyard.settings import Settings, configured_secrets, load_settings
 
 if TYPE_CHECKING:
     from switchyard.bootstrap import Engine, PortWrappers, Role
-    from switchyard.entrypoints.http.transport.server import HttpServer
+    from switchyard.entrypoints.control.office import OfficeProcess
 
 
 def _without_password(url: str | None) -> str | None:
@@ -49,7 +51,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(host: Host = None, port: Port = None, database_url: Database = None) -> None:
-    """Run everything in one process: gateway, worker, readers and back office."""
+    """Run everything: gateway, worker and readers in one process, the back office in a child process."""
     run_process("up", {"SWITCHYARD_HOST": host, "SWITCHYARD_PORT": port, "SWITCHYARD_DATABASE_URL": database_url})
 
 
@@ -66,12 +68,13 @@ def worker(database_url: Database = None) -> None:
 def run_process(role: "Role", options: dict[str, str | None], wrappers: "PortWrappers | None" = None) -> None:
     """Run the stages of a role until a signal or a failure ends the process."""
     settings = configured(options)
-    run_to_end(_serve(settings, role, wrappers))
+    environment = os.environ | {name: value for name, value in options.items() if value is not None}
+    run_to_end(_serve(settings, role, wrappers, environment))
     say(settings, f"switchyard {role} has stopped", "stopped", role=role)
 
 
-def configured(options: dict[str, str | None]) -> Settings:
-    """Read the settings of a process and set up its logs."""
+def configured(options: dict[str, str | None], *, is_child: bool = False) -> Settings:
+    """Read the settings of a process and set up its logs; `is_child`: its parent has logged what is wrong with them."""
     # The short commands also import this module, and structlog takes a third of their start.
     import structlog
 
@@ -85,7 +88,7 @@ def configured(options: dict[str, str | None]) -> Settings:
         traced=settings.tracing is not None,
     )
     log = structlog.get_logger()
-    for name in settings.unknown_names:
+    for name in () if is_child else settings.unknown_names:
         log.warning("setting_unknown", name=name, hint="ignored: it is not a setting of Switchyard")
     return settings
 
@@ -117,8 +120,11 @@ def _check_port(host: str, port: int, setting: str, remedy: str) -> None:
         # The server reports other problems of the address itself.
 
 
-async def _serve(settings: Settings, role: "Role", wrappers: "PortWrappers | None") -> None:
+async def _serve(
+    settings: Settings, role: "Role", wrappers: "PortWrappers | None", environment: Mapping[str, str]
+) -> None:
     from switchyard.bootstrap import running_engine, upgrade_if_new
+    from switchyard.entrypoints.control.office import running_office
     from switchyard.entrypoints.control.server import serving_commands
 
     if role != "worker":
@@ -151,8 +157,8 @@ async def _serve(settings: Settings, role: "Role", wrappers: "PortWrappers | Non
         if role == "worker":
             await _work(settings, engine)
         else:
-            async with serving_commands(settings, engine):
-                await _serve_http(settings, engine, role)
+            async with running_office(engine, environment) as office, serving_commands(settings, engine):
+                await _serve_http(settings, engine, role, office)
     if engine.failure is not None:
         raise engine.failure
 
@@ -181,18 +187,19 @@ async def _work(settings: Settings, engine: "Engine") -> None:
         await server.stop(grace_seconds=5.0)
 
 
-async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> None:
+async def _serve_http(settings: Settings, engine: "Engine", role: "Role", office: "OfficeProcess | None") -> None:
     from switchyard.client.address import gateway_url
     from switchyard.entrypoints.http.app import build_server
 
     server = build_server(settings, engine)
     await server.start()
-    books = await _serve_books(settings, engine)
     try:
+        if office is not None:
+            await office.until_listening()
         # 0.0.0.0 is no host name of the gateway: requests for it get 421.
         url = gateway_url(settings.host, server.port)
         if role == "up" and settings.log_format != "json":
-            books_url = None if books is None else gateway_url(settings.host, books.port)
+            books_url = None if office is None else office.url
             with contextlib.suppress(OSError):
                 typer.echo(welcome(settings, engine.wall_clock, url, server.port, books_url))
         else:
@@ -201,22 +208,4 @@ async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> Non
     finally:
         bound_the_end()
         engine.hub.close()
-        if books is not None:
-            await books.stop(grace_seconds=1.0)
         await server.stop(grace_seconds=5.0)
-
-
-async def _serve_books(settings: Settings, engine: "Engine") -> "HttpServer | None":
-    """Start the back office's server where this process keeps the books."""
-    if engine.backoffice is None:
-        return None
-    import structlog
-
-    from switchyard.client.address import gateway_url
-    from switchyard.entrypoints.http.backoffice import build_backoffice
-
-    server = build_backoffice(settings, engine.backoffice)
-    await server.start()
-    log = structlog.get_logger()
-    log.info("backoffice_listening", url=gateway_url(settings.host, server.port))
-    return server

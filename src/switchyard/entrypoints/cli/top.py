@@ -72,9 +72,16 @@ async def _run(url: str | None, seconds: float, *, once: bool, as_json: bool) ->
     from switchyard.settings import load_settings
 
     settings = load_settings()
+    books_url = gateway_url(settings.host, settings.backoffice_port) if url is None and settings.backoffice else None
     url = (url or gateway_url(settings.host, settings.port)).rstrip("/")
     async with aiohttp.ClientSession() as session:
-        screen = Screen(Monitor(session, url, token=health_token(), metrics_token=settings.metrics_token))
+        screen = Screen(
+            *(
+                Monitor(session, each, token=health_token(), metrics_token=settings.metrics_token)
+                for each in (url, books_url)
+                if each is not None
+            )
+        )
         await screen.look()  # the first look fails loudly; a later one is shown
         if as_json or once:
             while True:
@@ -96,8 +103,10 @@ async def _run(url: str | None, seconds: float, *, once: bool, as_json: bool) ->
 class Screen:
     """The last two looks at a process."""
 
-    def __init__(self, monitor: "Monitor") -> None:
+    def __init__(self, monitor: "Monitor", books: "Monitor | None" = None) -> None:
+        """`books`: its back office, if that is a process of its own."""
         self._monitor = monitor
+        self._books = books
         self._before: Figures = {}
         self._now: Figures = {}
         self._seconds = 1.0
@@ -108,10 +117,21 @@ class Screen:
     async def look(self) -> None:
         """Read probes and metrics; raises ClientError."""
         ready, figures = await self._monitor.readiness(), await self._monitor.figures()
+        figures |= await self._figures_of_books()
         at = asyncio.get_running_loop().time()
         self._seconds = 1.0 if self._looked_at is None else max(at - self._looked_at, 0.001)
         self._before, self._now = self._now or figures, figures
         self._looked_at, self._ready, self._problem = at, ready, None
+
+    async def _figures_of_books(self) -> "Figures":
+        """The figures of the books; the last ones while their process does not answer."""
+        from switchyard.client.errors import ClientError
+
+        try:
+            found = {} if self._books is None else await self._books.figures()
+        except ClientError:
+            found = self._now
+        return {key: value for key, value in found.items() if key[0].startswith("backoffice_")}
 
     async def look_again(self) -> None:
         """Read them; an error is shown, and the figures before it stay."""

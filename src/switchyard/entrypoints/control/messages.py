@@ -1,4 +1,4 @@
-"""The control socket's messages, one line of JSON each way, and its address."""
+"""The messages of the control socket and of the back office's connection, lines of JSON, and the socket's address."""
 
 import os
 from collections.abc import Iterator
@@ -17,10 +17,12 @@ from switchyard.domain.errors import (
     TooManyKills,
     Unavailable,
 )
-from switchyard.domain.facts import DecisionFact, Verdict
-from switchyard.domain.ids import KillId, VenueName
+from switchyard.domain.facts import DecisionFact, Quote, Verdict
+from switchyard.domain.ids import AccountId, KillId, VenueName
 from switchyard.domain.kill_state import KillState, KillView
+from switchyard.domain.kills import Kill
 from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.readiness import Check
 from switchyard.flow.kill.switch import KillRequest
 from switchyard.settings import Settings
 
@@ -98,6 +100,34 @@ class ListVenues(
     """Tell which venues this process sends to."""
 
 
+class Beat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command", tag="beat"):
+    """The back office is at work; it has no answer."""
+
+    checks: tuple[Check, ...] = ()
+    url: str | None = None
+    """Where it listens, once it does."""
+
+
+class LookUpQuotes(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command", tag="look_up_quotes"
+):
+    """Tell the quotes of these venues and symbols; `waits`: for the first one of a symbol that nobody asked for yet."""
+
+    wanted: tuple[tuple[VenueName, str], ...]
+    waits: bool = False
+
+
+class RestrictStrategy(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command", tag="restrict"
+):
+    """Make an account's strategy reduce-only, in the name of PDCA; a repeat of the id changes nothing."""
+
+    account_id: AccountId
+    strategy: str
+    reason: str
+    kill_id: KillId
+
+
 class Decided(msgspec.Struct, frozen=True, tag_field="answer", tag="decided"):
     """The decision is in the journal; `order` is the order after it."""
 
@@ -126,10 +156,22 @@ class VenuesTold(msgspec.Struct, frozen=True, tag_field="answer", tag="venues"):
     venues: list[VenueName]
 
 
+class QuotesTold(msgspec.Struct, frozen=True, tag_field="answer", tag="quotes"):
+    """The quotes in the order of the request."""
+
+    quotes: tuple[Quote | None, ...]
+
+
+class Restricted(msgspec.Struct, frozen=True, tag_field="answer", tag="restricted"):
+    """The kill that restricts the strategy."""
+
+    kill: Kill
+
+
 class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
     """The decision was not recorded, or for `unknown` it may have been."""
 
-    why: Literal["request", "missing", "state", "unavailable", "unknown"]
+    why: Literal["request", "missing", "state", "kills", "unavailable", "unknown"]
     message: str
 
     @classmethod
@@ -138,7 +180,9 @@ class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
         match error:
             case NotFound():
                 return cls("missing", str(error))
-            case KillCleared() | TooManyKills():
+            case TooManyKills():
+                return cls("kills", str(error))
+            case KillCleared():
                 return cls("state", str(error))
             case RequestError():
                 return cls("request", str(error))
@@ -157,6 +201,7 @@ class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
             "unavailable": Unavailable,
             "unknown": OutcomeUnknown,
             "state": SwitchyardError,
+            "kills": TooManyKills,
         }
         return kinds[self.why](self.message)
 
@@ -164,6 +209,28 @@ class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
 KillCommand: TypeAlias = SetKill | ClearKill | ShowKill | ListKills
 ControlRequest: TypeAlias = ResolveDoubt | RunRecheck | ListVenues | KillCommand
 ControlReply: TypeAlias = Decided | KillTold | KillsTold | RecheckBegun | VenuesTold | Declined
+OfficeRequest: TypeAlias = Beat | LookUpQuotes | RestrictStrategy
+OfficeReply: TypeAlias = QuotesTold | Restricted | Declined
+
+
+class FromOffice(msgspec.Struct, frozen=True):
+    """A line of the back office to its parent."""
+
+    number: int
+    """Repeated in the answer."""
+    request: OfficeRequest
+
+
+class ToOffice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the parent to the back office; an empty line says that there may be new events."""
+
+    number: int = 0
+    """Of the request that `reply` answers; 0 without one."""
+    reply: OfficeReply | None = None
+    recheck: str | None = None
+    """A recheck to carry out for a command; an empty one says that there may be new requests."""
+    beat: bool = False
+    """Whether the parent wants a beat at once, because it is asked about its health."""
 
 
 def socket_path(settings: Settings) -> Path:

@@ -13,7 +13,7 @@ from switchyard.domain.ids import AccountId, OrderId
 from switchyard.entrypoints.http.errors import REPLAYED, InvalidHeader, json_response, starlette_response
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
-from switchyard.flow.intake.amends import AmendDesk
+from switchyard.flow.intake.amends import AmendService
 
 # An entity tag with the order's version, as `GET /orders/{orderId}` gives it; the quotes may be left out.
 _VERSION = re.compile(r'"?([1-9][0-9]{0,8})"?')
@@ -24,14 +24,14 @@ class AmendRoutes:
 
     def __init__(
         self,
-        desk: AmendDesk,
+        service: AmendService,
         tokens: TokenVerifier,
         *,
         can_derive: bool,
         derives_for: Callable[[AccountId], bool],
     ) -> None:
         """`can_derive`, `derives_for`: as in `OrderRoutes`."""
-        self._desk = desk
+        self._service = service
         self._tokens = tokens
         self._can_derive = can_derive
         self._derives_for = derives_for
@@ -42,7 +42,7 @@ class AmendRoutes:
         key, version = self._key(request, account), _version(request)
         body = parse_object(await read_body(request.receive))
         order_id = OrderId(request.path_params["order_id"])
-        amendment = await self._desk.amend(account, order_id, body, key, version=version)
+        amendment = await self._service.amend(account, order_id, body, key, version=version)
         headers = (REPLAYED,) if amendment.replayed else ()
         return starlette_response(json_response(202, amendment.answer, *headers))
 

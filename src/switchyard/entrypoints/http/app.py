@@ -4,6 +4,7 @@
 All other routes go through Starlette.
 """
 
+from collections.abc import Awaitable
 from functools import partial
 
 import structlog
@@ -109,19 +110,16 @@ class Gateway:
         starlette.router.redirect_slashes = False
         self._starlette: ASGIApp = starlette
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one request."""
         if scope["type"] != "http":
-            return
+            return _nothing()
         try:
             self._doors.admit(scope)
         except RequestError as error:
-            await self._reject(error, scope, send)
-            return
-        if self.caps.proxies.see_through(scope):
-            await self._serve_forwarded(scope, receive, send)
-        else:
-            await self._enter(scope, receive, send)
+            return self._reject(error, scope, send)
+        serve = self._serve_forwarded if self.caps.proxies.see_through(scope) else self._enter
+        return serve(scope, receive, send)
 
     async def _serve_forwarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request from a trusted proxy as one of the proxy's client, which is counted by its own address."""
@@ -171,6 +169,10 @@ class Gateway:
         return error_response(judged)
 
 
+async def _nothing() -> None:
+    """Answer an event of the server that is no request."""
+
+
 async def _send_response(response: WireResponse, send: Send) -> None:
     send = guarded(send)
     await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
@@ -190,8 +192,8 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
     )
     return Gateway(
         orders=OrderRoutes(
-            desk=engine.desks.orders,
-            derived_desk=engine.desks.derived,
+            service=engine.services.orders,
+            derived_service=engine.services.derived,
             can_derive=settings.idempotency.enabled,
             derives_for=settings.idempotency.derives_for,
             check_names=partial(check_names, settings.risk, venue_kinds(settings)),
@@ -201,13 +203,13 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             tokens=tokens,
         ),
         amends=AmendRoutes(
-            engine.desks.amends,
+            engine.services.amends,
             tokens,
             can_derive=settings.idempotency.enabled,
             derives_for=settings.idempotency.derives_for,
         ),
         do_orders=DoOrderRoutes(
-            desk=engine.desks.do_orders,
+            service=engine.services.do_orders,
             tokens=tokens,
             rate=engine.caches.rate,
             default_account=settings.do_default_account,
@@ -218,17 +220,17 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             metrics=engine.metrics,
         ),
         positions=PositionRoutes(
-            close_desk=engine.desks.closing,
-            cancel_desk=engine.desks.cancel_all,
-            accounts=engine.desks.accounts,
+            close_service=engine.services.closing,
+            cancel_service=engine.services.cancel_all,
+            accounts=engine.services.accounts,
             queries=engine.queries,
-            rooms=engine.desks.rooms,
+            limits=engine.services.limits,
             clock=engine.clock,
             can_derive=settings.idempotency.enabled,
             derives_for=settings.idempotency.derives_for,
             tokens=tokens,
         ),
-        risk=RiskRoutes(engine.desks.rooms, tokens, engine.clock),
+        risk=RiskRoutes(engine.services.limits, tokens, engine.clock),
         streams=StreamRoutes(endpoint, tokens),
         market=MarketRoutes(
             quotes=engine.quotes,
@@ -250,7 +252,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
         ),
         bad_tokens=bad_tokens,
         pdca=build_pdca(settings, engine, bad_tokens),
-        dashboard=build_dashboard(settings, engine.backoffice, tokens),
+        dashboard=build_dashboard(settings, engine.office, tokens),
         tracer=engine.tracer,
     )
 

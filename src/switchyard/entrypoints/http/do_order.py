@@ -1,6 +1,6 @@
 """`POST /do/order` (seed 000), with the Do-Layer's own answers and seed 003's error bodies.
 
-Places through `DoDesk`, behind the client's rate limit; writes one log line and one metric per request.
+Places through `DoOrderService`, behind the client's rate limit; writes one log line and one metric per request.
 """
 
 import msgspec
@@ -18,7 +18,7 @@ from switchyard.entrypoints.http.transport.addresses import client_address, is_l
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.bodies import ClientGone, parse_object, read_body
-from switchyard.flow.intake.do_orders import DoDesk, DoOrderResult
+from switchyard.flow.intake.do_orders import DoOrderResult, DoOrderService
 from switchyard.ports.clock import Clock
 from switchyard.ports.randomness import Randomness, fresh_ulid
 from switchyard.ports.rates import SharedRate
@@ -37,7 +37,7 @@ class DoOrderRoutes:
     def __init__(
         self,
         *,
-        desk: DoDesk,
+        service: DoOrderService,
         tokens: TokenVerifier,
         rate: SharedRate,
         default_account: AccountId,
@@ -51,7 +51,7 @@ class DoOrderRoutes:
 
         A request that may have come through a proxy always needs one: its client may be anywhere.
         """
-        self._desk = desk
+        self._service = service
         self._tokens = tokens
         self._rate = rate
         self._default_account = default_account
@@ -112,7 +112,7 @@ class DoOrderRoutes:
         key = fields.key = checked_key(keys[0]) if keys else None
         body = parse_object(await read_body(request.receive))
         fields.trace_id = _loggable(body.get("trace_id"))
-        return await self._desk.place(account, body, key)
+        return await self._service.place(account, body, key)
 
     def _caller(self, request: Request) -> tuple[AccountId, str]:
         """Return the account and the rate limit's client: the account with a token, else the address."""

@@ -23,12 +23,14 @@ def served_names(settings: Settings) -> frozenset[str]:
 def do_order_needs_token(settings: Settings, sends: bool) -> bool | None:
     """Whether `/do/order` requires a token; None: only from clients on other machines.
 
-    `sends`: whether this process sends the orders itself. If not, other processes do, whose venues it does not know.
+    `sends`: whether this process sends orders. On PostgreSQL other processes may send them too, to venues that it does
+    not know.
     """
     if settings.do_requires_token is not None:
         return settings.do_requires_token
     # A proxy on this machine may leave no sign of itself, so real orders are never accepted by the address alone.
-    is_paper = sends and all(venue.url == "paper:" for venue in settings.venues)
+    sends_all = sends and settings.database_url is None
+    is_paper = sends_all and all(venue.url == "paper:" for venue in settings.venues)
     return None if is_paper and is_loopback(settings.host) else True
 
 

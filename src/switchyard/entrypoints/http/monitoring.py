@@ -45,11 +45,13 @@ class MonitoringRoutes:
         tokens: TokenVerifier,
         problems: Callable[[], Sequence[VenueProblem]],
         bus_problem: Callable[[], str | None],
+        books_problem: Callable[[], str | None],
         readiness: ReadinessChecks,
     ) -> None:
         self._tokens = tokens
         self._problems = problems
         self._bus_problem = bus_problem
+        self._books_problem = books_problem
         self.routes = [
             Route("/health", self._show_health),
             *probe_routes(readiness, tokens),
@@ -57,14 +59,16 @@ class MonitoringRoutes:
         ]
 
     async def _show_health(self, request: Request) -> Response:
-        problems, bus_problem = self._problems(), self._bus_problem()
-        if not problems and bus_problem is None:
+        problems, bus_problem, books_problem = self._problems(), self._bus_problem(), self._books_problem()
+        if not problems and bus_problem is None and books_problem is None:
             return starlette_response(json_response(200, {"status": "ok"}))
         detailed = sees_details(request, self._tokens)
         # Still 200: the process runs, accepts orders and must not be restarted because of a venue or of Kafka.
         body: dict[str, object] = {"status": "degraded"}
         if bus_problem is not None:
             body["bus"] = bus_problem if detailed else "NOT_PUBLISHED"
+        if books_problem is not None:
+            body["books"] = f"the back office does not run: {books_problem}" if detailed else "NOT_RUNNING"
         venues = [
             {
                 "venue": problem.venue,
@@ -142,6 +146,7 @@ def monitoring_routes(settings: Settings, engine: Engine, tokens: TokenVerifier)
         tokens=tokens,
         problems=engine.venue_problems,
         bus_problem=engine.bus_problem,
+        books_problem=engine.books_problem,
         readiness=engine.readiness,
     )
 

@@ -1,6 +1,6 @@
 """The routes of `/orders` and an account's events (seed 001 section 1).
 
-Reads orders and events through `Queries`; places and cancels through the desks.
+Reads orders and events through `Queries`; places and cancels through the services of the intake.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -40,8 +40,8 @@ from switchyard.entrypoints.http.queries import (
 )
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header, repeated_authorization
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
-from switchyard.flow.intake.derived import DerivedDesk
-from switchyard.flow.intake.orders import OrderDesk
+from switchyard.flow.intake.derived import DerivedOrderService
+from switchyard.flow.intake.orders import OrderService
 from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 from switchyard.ports.queries import OrderFilter, Queries
@@ -60,8 +60,8 @@ class OrderRoutes:
     def __init__(
         self,
         *,
-        desk: OrderDesk,
-        derived_desk: DerivedDesk,
+        service: OrderService,
+        derived_service: DerivedOrderService,
         can_derive: bool,
         derives_for: Callable[[AccountId], bool],
         check_names: Callable[[AccountId, str], Sequence[str]],
@@ -75,8 +75,8 @@ class OrderRoutes:
         `check_names`: the pre-trade checks of an account's order in a symbol. `doubt_of`: how the doubt about an order
         ends, in a sentence.
         """
-        self._desk = desk
-        self._derived_desk = derived_desk
+        self._service = service
+        self._derived_service = derived_service
         self._can_derive = can_derive
         self._derives_for = derives_for
         self._check_names = check_names
@@ -121,14 +121,14 @@ class OrderRoutes:
         is_dry_run = _is_dry_run(scope["query_string"]) if scope["query_string"] else False
         body = parse_object(await read_body(receive))
         if is_dry_run:
-            return json_response(200, await self._desk.dry_run(account, body))
+            return json_response(200, await self._service.dry_run(account, body))
         if key is None and (derives or self._derives_for(account)):
             if not self._can_derive:
                 # A caller that asks for derived keys expects protection, so reject instead of placing an unprotected
                 # order for each repeat.
                 raise InvalidHeader("Idempotency-Derive", "derived keys are disabled here: send an Idempotency-Key")
-            return derived_response(await self._derived_desk.place(account, body))
-        placement = await self._desk.place(account, body, key)
+            return derived_response(await self._derived_service.place(account, body))
+        placement = await self._service.place(account, body, key)
         content = b'{"orderId":"%b","status":"ACCEPTED"}' % placement.order_id.encode()
         headers = [JSON, (b"content-length", b"%d" % len(content))]
         if placement.replayed:
@@ -171,7 +171,7 @@ class OrderRoutes:
     async def _cancel(self, request: Request) -> Response:
         account = self._account(request)
         order_id = OrderId(request.path_params["order_id"])
-        await self._desk.cancel(account, order_id)
+        await self._service.cancel(account, order_id)
         return starlette_response(json_response(202, {"orderId": order_id, "status": "CANCEL_REQUESTED"}))
 
     async def _order_events(self, request: Request) -> Response:

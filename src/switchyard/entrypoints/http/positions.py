@@ -1,6 +1,6 @@
 """`/positions` and `/account`: what an account has open, and how it closes a position or cancels all orders.
 
-Reads through `Accounts` and `Rooms`; closes and cancels through the desks.
+Reads through `Accounts` and `LimitClaims`; closes and cancels through the services of the intake.
 """
 
 from collections.abc import Callable
@@ -27,9 +27,9 @@ from switchyard.entrypoints.http.keys import derived_response, request_keys
 from switchyard.entrypoints.http.queries import choices, name_cursor, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
-from switchyard.flow.intake.cancel_all import CancelAllDesk
-from switchyard.flow.intake.closing import CloseDesk
-from switchyard.flow.risk.room import Rooms
+from switchyard.flow.intake.cancel_all import CancelAllService
+from switchyard.flow.intake.closing import CloseService
+from switchyard.flow.risk.limit_claims import LimitClaims
 from switchyard.ports.accounts import Accounts, UnfinishedFilter
 from switchyard.ports.clock import Clock
 from switchyard.ports.queries import Queries
@@ -41,21 +41,21 @@ class PositionRoutes:
     def __init__(
         self,
         *,
-        close_desk: CloseDesk,
-        cancel_desk: CancelAllDesk,
+        close_service: CloseService,
+        cancel_service: CancelAllService,
         accounts: Accounts,
         queries: Queries,
-        rooms: Rooms,
+        limits: LimitClaims,
         clock: Clock,
         can_derive: bool,
         derives_for: Callable[[AccountId], bool],
         tokens: TokenVerifier,
     ) -> None:
-        self._close_desk = close_desk
-        self._cancel_desk = cancel_desk
+        self._close_service = close_service
+        self._cancel_service = cancel_service
         self._accounts = accounts
         self._queries = queries
-        self._rooms = rooms
+        self._limits = limits
         self._clock = clock
         self._can_derive = can_derive
         self._derives_for = derives_for
@@ -97,7 +97,7 @@ class PositionRoutes:
             has_more_positions=len(positions) > ACCOUNT_POSITIONS_MAX,
             orders=tuple(map(snapshot, orders[:ACCOUNT_ORDERS_MAX])),
             has_more_orders=len(orders) > ACCOUNT_ORDERS_MAX,
-            exposure=await self._rooms.view(account, self._clock.now(), None),
+            exposure=await self._limits.view(account, self._clock.now(), None),
         )
         return starlette_response(json_response(200, view))
 
@@ -111,9 +111,9 @@ class PositionRoutes:
         if keys.key is None and is_asked and not self._can_derive:
             raise InvalidHeader("Idempotency-Derive", "derived keys are disabled here: send an Idempotency-Key")
         if keys.key is None and (is_asked or (keys.derives is None and self._can_derive)):
-            closed = await self._close_desk.close_by_content(account, symbol, body, is_asked=is_asked)
+            closed = await self._close_service.close_by_content(account, symbol, body, is_asked=is_asked)
             return starlette_response(derived_response(closed))
-        placement = await self._close_desk.close(account, symbol, body, keys.key)
+        placement = await self._close_service.close(account, symbol, body, keys.key)
         accepted = {"orderId": placement.order_id, "status": "ACCEPTED"}
         return starlette_response(json_response(202, accepted, *([REPLAYED] if placement.replayed else [])))
 
@@ -124,7 +124,7 @@ class PositionRoutes:
             raise InvalidHeader("Idempotency-Derive", "not possible here: send an Idempotency-Key, or none")
         account = self._own_account(request, ())
         body = parse_object(await read_body(request.receive))
-        result, replayed = await self._cancel_desk.cancel_all(account, body, keys.key)
+        result, replayed = await self._cancel_service.cancel_all(account, body, keys.key)
         return starlette_response(json_response(202, result, *([REPLAYED] if replayed else [])))
 
     def _own_account(self, request: Request, parameters: tuple[str, ...]) -> AccountId:

@@ -15,7 +15,7 @@ from switchyard.entrypoints.http.errors import json_response, starlette_response
 from switchyard.entrypoints.http.queries import choices, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
-from switchyard.flow.reconcile.desk import ROWS_MAX, ReconcileDesk
+from switchyard.flow.reconcile.service import ROWS_MAX, ReconcileService
 from switchyard.ports.breaks import BREAKS_MAX, BreakFilter
 
 RECONCILE_SCOPE = "admin:reconcile"
@@ -27,8 +27,8 @@ _BREAK_ID = re.compile(r"brk_[0-9a-f]{24}")
 class ReconcileRoutes:
     """The routes."""
 
-    def __init__(self, desk: ReconcileDesk, tokens: TokenVerifier) -> None:
-        self._desk = desk
+    def __init__(self, service: ReconcileService, tokens: TokenVerifier) -> None:
+        self._service = service
         self._tokens = tokens
         self.routes = [
             Route("/reconcile", self._reconcile),
@@ -49,13 +49,13 @@ class ReconcileRoutes:
         quote_ccy = query.get("quoteCcy", "JPY")
         if not _CURRENCY.fullmatch(quote_ccy):
             raise InvalidField("quoteCcy", "must be a currency such as JPY")
-        return starlette_response(json_response(200, await self._desk.account(account, quote_ccy, limit)))
+        return starlette_response(json_response(200, await self._service.account(account, quote_ccy, limit)))
 
     async def _compare(self, request: Request) -> Response:
         self._operator(request)
         only(request.query_params, ("full",))
         full = choices(request.query_params, "full", ("true", "false"))[-1:] == ("true",)
-        return starlette_response(json_response(200, await self._desk.compare(full=full)))
+        return starlette_response(json_response(200, await self._service.compare(full=full)))
 
     async def _list(self, request: Request) -> Response:
         self._operator(request)
@@ -69,24 +69,24 @@ class ReconcileRoutes:
             after=_checked_cursor(query.get("cursor", "")),
             limit=whole_number(query, "limit", 100, 1, BREAKS_PAGE_MAX),
         )
-        return starlette_response(json_response(200, await self._desk.page(wanted)))
+        return starlette_response(json_response(200, await self._service.page(wanted)))
 
     async def _show(self, request: Request) -> Response:
         self._operator(request)
         only(request.query_params, ())
-        return starlette_response(json_response(200, await self._desk.show(_break_id(request))))
+        return starlette_response(json_response(200, await self._service.show(_break_id(request))))
 
     async def _explain(self, request: Request) -> Response:
         by = self._operator(request)
         only(request.query_params, ())
         body = converted(parse_object(await read_body(request.receive)), ExplainRequest)
-        return starlette_response(json_response(200, await self._desk.explain(_break_id(request), by, body.reason)))
+        return starlette_response(json_response(200, await self._service.explain(_break_id(request), by, body.reason)))
 
     async def _adopt(self, request: Request) -> Response:
         by = self._operator(request)
         only(request.query_params, ())
         body = converted(parse_object(await read_body(request.receive)), AdoptRequest)
-        done = await self._desk.adopt(_break_id(request), body.account_id, by, body.reason)
+        done = await self._service.adopt(_break_id(request), body.account_id, by, body.reason)
         return starlette_response(json_response(200, done))
 
     def _operator(self, request: Request) -> str:

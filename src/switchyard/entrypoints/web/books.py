@@ -1,6 +1,6 @@
 """The back office's reports for the dashboard, whose browser may not read the back office's own port.
 
-Calls the handlers of this process's books, or requests the report from a back office elsewhere. Writes nothing.
+Requests the report from the back office, our child process or one elsewhere. Writes nothing.
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,9 +9,6 @@ import aiohttp
 from starlette.requests import Request
 from starlette.responses import Response
 
-from switchyard.bootstrap import BackOffice
-from switchyard.entrypoints.http.backoffice import BackOfficeRoutes
-from switchyard.entrypoints.http.reconcile import ReconcileRoutes
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.ports.ledger import LedgerUnavailable
 
@@ -34,33 +31,32 @@ _STATUSES = frozenset({200, 403, 404, 422, 429, 503})
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def own_reports(office: BackOffice, tokens: TokenVerifier) -> dict[str, Endpoint]:
-    """The back office's own handlers, so that its port and the page give the same answers to the same tokens."""
-    routes = [*BackOfficeRoutes(office, tokens, None).routes, *ReconcileRoutes(office.reconcile, tokens).routes]
-    endpoints = {route.path: route.endpoint for route in routes}
-    return {report: endpoints[path] for report, path in REPORTS.items()}
+def remote_reports(url: Callable[[], str | None], source: str, tokens: TokenVerifier) -> dict[str, Endpoint]:
+    """Handlers that pass a request's token and parameters, and nothing else, to the back office at the URL.
+
+    `source`: where the URL comes from; None is a back office that does not listen yet.
+    """
+    return {report: _remote(url, path, source, tokens) for report, path in REPORTS.items()}
 
 
-def remote_reports(url: str, tokens: TokenVerifier) -> dict[str, Endpoint]:
-    """Handlers that pass a request's token and parameters, and nothing else, to the back office at the URL."""
-    return {report: _remote(f"{url}{path}", tokens) for report, path in REPORTS.items()}
-
-
-def _remote(url: str, tokens: TokenVerifier) -> Endpoint:
+def _remote(url: Callable[[], str | None], path: str, source: str, tokens: TokenVerifier) -> Endpoint:
     async def show(request: Request) -> Response:
         header = authorization_header(request.scope)
         tokens.verify(header)  # here, where a wrong token is counted by the address of its client
         assert header is not None
+        address = url()
+        if address is None:
+            raise LedgerUnavailable(f"the back office does not answer ({source})")
         try:
-            return await _fetch(url, request, header.decode("latin-1"))
+            return await _fetch(f"{address}{path}", source, request, header.decode("latin-1"))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             # Not the error's text: it names hosts of the inner network.
-            raise LedgerUnavailable("the back office does not answer (SWITCHYARD_DASHBOARD_BOOKS_URL)") from error
+            raise LedgerUnavailable(f"the back office does not answer ({source})") from error
 
     return show
 
 
-async def _fetch(url: str, request: Request, authorization: str) -> Response:
+async def _fetch(url: str, source: str, request: Request, authorization: str) -> Response:
     parameters = request.query_params.multi_items()
     headers = {"Authorization": authorization, "Accept-Encoding": "identity"}
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS_MAX)
@@ -70,9 +66,7 @@ async def _fetch(url: str, request: Request, authorization: str) -> Response:
         session.get(url, params=parameters, headers=headers, allow_redirects=False) as response,
     ):
         if response.status not in _STATUSES or response.content_type != "application/json":
-            raise LedgerUnavailable(
-                f"SWITCHYARD_DASHBOARD_BOOKS_URL answered {response.status}: it must be a back office with our secret"
-            )
+            raise LedgerUnavailable(f"{source} answered {response.status}: it must be a back office with our secret")
         content = bytearray()
         async for chunk in response.content.iter_chunked(64 * 1024):
             content += chunk

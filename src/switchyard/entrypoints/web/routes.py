@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from switchyard.bootstrap import BackOffice
+from switchyard.bootstrap import Office
 from switchyard.domain.errors import NotFound
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
-from switchyard.entrypoints.web.books import Endpoint, own_reports, remote_reports
+from switchyard.entrypoints.web.books import Endpoint, remote_reports
 from switchyard.settings import Settings
 
 PAGE_FILE = "page.html"
@@ -80,11 +80,11 @@ def media_type(name: str) -> str:
     return next((kind for ending, kind in _MEDIA_TYPES.items() if name.endswith(ending)), "")
 
 
-def build_dashboard(settings: Settings, office: BackOffice | None, tokens: TokenVerifier) -> DashboardRoutes | None:
-    """Build the routes, with the books of this process or those at the configured URL; none if they are turned off."""
+def build_dashboard(settings: Settings, office: Office | None, tokens: TokenVerifier) -> DashboardRoutes | None:
+    """Build the routes, with the books of our child process or those at the configured URL; none if turned off."""
     if not settings.dashboard:
         return None
     if office is not None:
-        return DashboardRoutes(own_reports(office, tokens))
+        return DashboardRoutes(remote_reports(lambda: office.url, "the back office of this process", tokens))
     url = settings.dashboard_books_url
-    return DashboardRoutes({} if url is None else remote_reports(url, tokens))
+    return DashboardRoutes({} if url is None else remote_reports(lambda: url, "SWITCHYARD_DASHBOARD_BOOKS_URL", tokens))

@@ -42,15 +42,12 @@ class Consumer:
         *,
         clock: Clock,
         metrics: BackOfficeMetrics,
-        shares: bool,
         tracer: Tracer | None = None,
     ) -> None:
-        """`shares`: whether the process also accepts or sends orders, which go first."""
         self._bus = bus
         self._ledger = ledger
         self._clock = clock
         self._metrics = metrics
-        self._shares = shares
         self._tracer = tracer
         self._readers: dict[str, SourceReader] = {}
         self._reached: dict[str, tuple[Source, SourcePosition]] = {}
@@ -157,7 +154,6 @@ class Consumer:
                     self._ledger,
                     clock=self._clock,
                     metrics=self._metrics,
-                    shares=self._shares,
                     tracer=self._tracer,
                 )
                 await reader.open()

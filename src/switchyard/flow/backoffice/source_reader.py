@@ -22,8 +22,6 @@ log = structlog.get_logger()
 
 # A page is one commit, and a commit costs as much as the entries of many events.
 EVENTS_MAX = 1_000
-# In a process that handles orders: small enough that the thread does not keep the processor from them for long.
-EVENTS_MAX_SHARED = 200
 # No caller waits for the books: a pause lets a commit cover the events of many orders.
 LINGER_SECONDS = 0.05
 # A wake-up may be missed where another process commits; the source is read, and what is left counted, this often.
@@ -42,16 +40,12 @@ class SourceReader:
         *,
         clock: Clock,
         metrics: BackOfficeMetrics,
-        shares: bool,
         tracer: Tracer | None = None,
     ) -> None:
-        """`shares`: whether the process also accepts or sends orders, which go first."""
         self.source = source
         self._ledger = ledger
         self._clock = clock
         self._metrics = metrics
-        self._shares = shares
-        self._events_max = EVENTS_MAX_SHARED if shares else EVENTS_MAX
         self._tracer = tracer
         self._claim: Claim | None = None
         self._is_current = False
@@ -113,7 +107,7 @@ class SourceReader:
             return 0
         try:
             claim = self.claim if self._is_current else await self._claim_again()
-            page = await self.source.page(claim.position, self._events_max)
+            page = await self.source.page(claim.position, EVENTS_MAX)
             if page.position != claim.position:
                 await self._post(claim, page)
         except (HistoryMismatch, LedgerBroken) as error:
@@ -130,7 +124,6 @@ class SourceReader:
     async def run(self, wake: Wake) -> None:
         """Book events until cancelled, or until another process has claimed the source (OwnershipLost)."""
         while True:
-            began = self._clock.monotonic()
             try:
                 count = await self.run_once()
             except Unavailable:
@@ -138,12 +131,10 @@ class SourceReader:
                     self.lag = await self.source.lag(self.claim.position)
                 raise
             await self.count_left(count)
-            if count == self._events_max:
-                # Behind: in a process that also handles orders, at most half of the time is spent here.
-                await asyncio.sleep(self._clock.monotonic() - began if self._shares else 0)
-            else:
-                await asyncio.sleep(LINGER_SECONDS)
-                await wake.wait(POLL_SECONDS)
+            if count == EVENTS_MAX:
+                continue  # behind
+            await asyncio.sleep(LINGER_SECONDS)
+            await wake.wait(POLL_SECONDS)
 
     async def count_left(self, booked: int | None = None) -> None:
         """Count the events that are left, now and then: after a page of `booked` events, or while one waits.
@@ -151,7 +142,7 @@ class SourceReader:
         An empty page may be one that a broker has not sent.
         """
         now = self._clock.monotonic()
-        is_last = booked is not None and booked < self._events_max and self.lag > 0
+        is_last = booked is not None and booked < EVENTS_MAX and self.lag > 0
         if is_last or now - self._counted_at >= POLL_SECONDS:
             self._counted_at = now
             with contextlib.suppress(Unavailable):  # what was counted before stands; the source says what it lacks

@@ -7,7 +7,7 @@ import msgspec
 from switchyard.domain.ledger.holdings import Holding
 from switchyard.domain.money import EXACT, canonical
 from switchyard.domain.routing import Router
-from switchyard.ports.quotes import Quotes
+from switchyard.ports.quotes import QuoteLookup
 
 NO_QUOTES = "NO_QUOTES"
 """This process has no market data."""
@@ -25,15 +25,15 @@ class Price(msgspec.Struct, frozen=True):
 class Marks:
     """Prices for open positions; without quotes, none."""
 
-    def __init__(self, quotes: Quotes | None = None, router: Router | None = None) -> None:
+    def __init__(self, quotes: QuoteLookup | None, router: Router) -> None:
         self._quotes = quotes
         self._router = router
 
     async def price(self, symbol: str) -> Price:
         """The mid price at the venue that the symbol's orders go to."""
-        if self._quotes is None or self._router is None:
+        if self._quotes is None:
             return Price(None, NO_QUOTES)
-        quote = await self._quotes.ask(self._router.venue_for(symbol), symbol)
+        [quote] = await self._quotes.look_up([(self._router.venue_for(symbol), symbol)], waits=True)
         if quote is None:
             return Price(None, NO_QUOTE)
         return Price(canonical(EXACT.divide(EXACT.add(quote.bid, quote.ask), Decimal(2))))

@@ -11,7 +11,7 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.ids import OrderId
 from switchyard.domain.outbox import OrderState
-from switchyard.flow.decide import Commit, decide
+from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.telemetry.metrics import Metrics

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
-from switchyard.domain.amends import current_id
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.money import EXACT
 from switchyard.domain.outbox import OrderState
@@ -57,7 +56,12 @@ class ConfirmedEnds:
             return reports
         named, states = await self._load_states(reports)
         doubtful = self._doubtful(named, states)
-        unasked = await self._ask({named[place].venue_client_order_id for place in doubtful}, states)
+        # By the id that has ended: from there on the venue shows every amend, also those before one known here.
+        legs = {
+            named[place].venue_client_order_id: named[place].leg_client_order_id or named[place].venue_client_order_id
+            for place in reversed(doubtful)
+        }
+        unasked = await self._ask(legs, states)
         waiting = [place for place in doubtful if named[place].venue_client_order_id in unasked]
         if len(self._waiting) + len(waiting) > WAITING_MAX:
             raise VenueUnavailable(
@@ -80,20 +84,25 @@ class ConfirmedEnds:
                 doubtful.append(place)
         return doubtful
 
-    async def _ask(self, ids: set[VenueClientOrderId], states: States) -> set[VenueClientOrderId]:
+    async def _ask(
+        self, legs: Mapping[VenueClientOrderId, VenueClientOrderId], states: States
+    ) -> set[VenueClientOrderId]:
         """Ask about these orders and record their lost amends; returns those about which the venue cannot be asked."""
-        unasked = sorted(ids)
+        unasked = sorted(legs)
         while unasked:
-            errors = await asyncio.gather(*(self._ask_one(states[client_id]) for client_id in unasked[:LOOKUPS_MAX]))
-            if error := next(filter(None, errors), None):
-                log.warning("report_waits", venue=self._venue.name, orders=len(unasked), error=str(error))
+            asked = unasked[:LOOKUPS_MAX]
+            errors = await asyncio.gather(*(self._ask_one(states[client_id], legs[client_id]) for client_id in asked))
+            failed = [client_id for client_id, error in zip(asked, errors, strict=True) if error is not None]
+            unasked = failed + unasked[LOOKUPS_MAX:]
+            if failed:
+                error = str(next(filter(None, errors)))
+                log.warning("report_waits", venue=self._venue.name, orders=len(unasked), error=error)
                 break
-            unasked = unasked[LOOKUPS_MAX:]
         return set(unasked)
 
-    async def _ask_one(self, state: OrderState) -> VenueUnavailable | None:
+    async def _ask_one(self, state: OrderState, leg: VenueClientOrderId) -> VenueUnavailable | None:
         try:
-            found = await self._venue.find_by_client_order_id(current_id(state.order))
+            found = await self._venue.find_by_client_order_id(leg)
         except VenueUnavailable as error:
             return error
         if found is None and self._venue.capabilities.lookup == "all":

@@ -25,19 +25,18 @@ from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
 from switchyard.domain.reasons import bounded_detail
 from switchyard.domain.reports import ExecutionReport, is_qualified, is_storable, revises_execution, with_unique_id
 from switchyard.domain.risk.trading_day import TradingDay
-from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
-from switchyard.flow.decide import Contention
-from switchyard.flow.executions.carried import CarriedReports
+from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
+from switchyard.flow.commit.sequencer import TRIES_MAX as DECISIONS_MAX
+from switchyard.flow.commit.sequencer import Contention, Sequencer
 from switchyard.flow.executions.confirm import ConfirmedEnds
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.identify import is_known_end, new_reports, of_order, unstorable_field
+from switchyard.flow.executions.inline_reports import InlineReports
 from switchyard.flow.executions.left import LeftOrders
 from switchyard.flow.executions.revisions import Revisions
 from switchyard.flow.executions.strays import IsOurs, Strays, is_never_ours, note_reused_id
 from switchyard.flow.health.copies import CopyWatch
 from switchyard.flow.lost_amends import LostAmends
-from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
-from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -51,6 +50,8 @@ log = structlog.get_logger()
 PAGE = 256
 # Orders beyond this number wait for the next sweep.
 BEHIND_MAX = 1_000
+# How often the cursor is committed if all reports came with answers.
+CURSOR_SECONDS = 1.0
 # The pause after a failed read of reports doubles from the first value to the second: reading resumes soon after
 # a short failure, and a venue that keeps failing gets few requests.
 RETRY_SECONDS = 0.5
@@ -107,11 +108,14 @@ class Recorder:
             restored_seq=None, is_ours=is_ours, journal=journal, commit=sequencer.commit, clock=clock
         )
         self._ends = ConfirmedEnds(venue, self.amends, self.gate, self._states)
-        self.carried = CarriedReports(self._carried_proposal, self._note_applied)
+        self.inline = InlineReports(self._inline_decision, self._note_applied)
         self._applied = metrics.reports.labels("applied")
         self._duplicates = metrics.reports.labels("duplicate")
         self._last_number: int | None = None
         self._holds_cursor = False
+        self._is_cursor_behind = False
+        self._cursor_at = float("-inf")
+        """When the cursor is committed again for reports that came with answers."""
         self._expects_new = False
         """Whether the last reports were all new: the next ones are then compared with the recorded ones by their commit
         alone."""
@@ -152,15 +156,27 @@ class Recorder:
         count = len(page.reports) + len(page.unreadable)
         restarted = self._is_restarted(page, self._last_number)
         if not count and not restarted:
+            if self._is_cursor_behind and self._clock.monotonic() >= self._cursor_at:
+                await self._commit_cursor()
             return 0
         await self._apply_page(page.reports)
         for unreadable in page.unreadable:
             await self.strays.set_aside_text(f"report {unreadable.number}: {unreadable.text}", unreadable.error)
         self._last_number = 0 if restarted else page.last_number
-        if not self._holds_cursor and not self._ends.is_waiting:
-            cursor = Cursor(name=self._cursor_name, epoch=0, seq=self._last_number, hash="")
-            await self._sequencer.commit(Change(cursors=(cursor,)))
+        self._is_cursor_behind = True
+        # Reports that came with answers are recorded already: the cursor only saves reading them again after a start.
+        is_recorded = count and not page.unreadable and self.inline.has_applied(page.reports)
+        if not is_recorded or self._clock.monotonic() >= self._cursor_at:
+            await self._commit_cursor()
         return max(count, 1)
+
+    async def _commit_cursor(self) -> None:
+        if self._holds_cursor or self._ends.is_waiting:
+            return
+        self._cursor_at = self._clock.monotonic() + CURSOR_SECONDS
+        self._is_cursor_behind = False
+        cursor = Cursor(name=self._cursor_name, epoch=0, seq=self._last_number or 0, hash="")
+        await self._sequencer.commit(Change(cursors=(cursor,)))
 
     async def apply(self, reports: Sequence[ExecutionReport], *, confirmed: bool = False) -> int:
         """Apply reports that were read elsewhere than in the report stream; returns how many changed an order.
@@ -173,7 +189,7 @@ class Recorder:
     async def _apply_page(self, reports: Sequence[ExecutionReport], *, confirmed: bool = False) -> int:
         """Apply reports, each once; returns how many changed an order."""
         everything = reports
-        reports = await self.carried.others(reports)
+        reports = await self.inline.others(reports)
         if not confirmed:
             reports = await self._ends.of(reports)
         reports, states = await self._states(reports)
@@ -328,7 +344,7 @@ class Recorder:
                 return applied
             now = self._clock.now()
             answers = await self._sequencer.propose(
-                [self._proposal(report, states[report.venue_client_order_id].order, now) for report in waiting]
+                [self._decision(report, states[report.venue_client_order_id].order, now) for report in waiting]
             )
             conflicts = []
             for report, answer in zip(waiting, answers, strict=True):
@@ -348,7 +364,7 @@ class Recorder:
             waiting = await self._new(conflicts, states) if conflicts else []
         raise Contention(f"report {waiting[0].exec_id} could not be written in {DECISIONS_MAX} tries")
 
-    def _proposal(self, report: ExecutionReport, order: Order, now: datetime) -> Proposal:
+    def _decision(self, report: ExecutionReport, order: Order, now: datetime) -> Decision:
         position, total = (order.account_id, order.symbol), (order.account_id, ACCOUNT_TOTAL)
         day = None if self._trading_day is None else self._trading_day.of(now)
 
@@ -360,15 +376,15 @@ class Recorder:
             results = held[total] or account_total(order.account_id, now)
             return decisions.apply_report(state, held[position], report, now, total=results, day=day)
 
-        return Proposal(order.order_id, decision, (position, total) if report.last_qty else ())
+        return Decision(order.order_id, decision, (position, total) if report.last_qty else ())
 
-    def _carried_proposal(self, report: ExecutionReport, order: Order, now: datetime) -> Proposal | None:
+    def _inline_decision(self, report: ExecutionReport, order: Order, now: datetime) -> Decision | None:
         if report.venue_client_order_id != order.venue_client_order_id or unstorable_field(report) is not None:
             return None
         if revises_execution(report) or (report.reason is not None and not is_storable(report.reason)):
             return None
         named = with_unique_id(report, self._venue.capabilities.execution_ids, order.symbol)
-        return self._proposal(named, order, now)
+        return self._decision(named, order, now)
 
     def _note_applied(self, before: OrderState, change: Change, report: ExecutionReport) -> None:
         row = before.find("new", 1)  # an order that risk rejected has none

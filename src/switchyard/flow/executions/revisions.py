@@ -10,7 +10,7 @@ import structlog
 from msgspec.structs import asdict
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Conflict, Cursor
+from switchyard.domain.changes import Change, Committed, Conflict, Cursor
 from switchyard.domain.errors import GroupRejected
 from switchyard.domain.events import report_fact
 from switchyard.domain.executed import Executed
@@ -21,10 +21,9 @@ from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
 from switchyard.domain.reports import ExecutionReport, revises_execution
 from switchyard.domain.risk.trading_day import TradingDay
-from switchyard.flow.decide import TRIES_MAX, Contention
+from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
+from switchyard.flow.commit.sequencer import TRIES_MAX, Contention, Sequencer
 from switchyard.flow.executions.strays import Strays
-from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
-from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Queries
@@ -163,7 +162,8 @@ class Revisions:
                 state.order, held[position], results, fact, now, is_marked=is_marked, day=day
             )
 
-        [answer] = await self._sequencer.propose([Proposal(order.order_id, decision, (position, total))])
+        [answer] = await self._sequencer.propose([Decision(order.order_id, decision, (position, total))])
+        assert not isinstance(answer, Committed), "a decision on an order is answered with what was decided"
         return answer
 
     async def _executed(self, order: Order) -> Executed:

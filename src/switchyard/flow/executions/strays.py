@@ -14,7 +14,7 @@ from switchyard.domain.changes import Committed
 from switchyard.domain.errors import GroupRejected
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.reports import ExecutionReport, is_storable, qualified
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.ports.epochs import RESTORED
 from switchyard.ports.journal import Journal

@@ -19,7 +19,7 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reasons import EndReason
 from switchyard.domain.reports import ExecutionReport
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.executions.cancels import CANCEL_SECONDS, CancelWatch
 from switchyard.flow.executions.ended import ended_orders
 from switchyard.flow.executions.record import Recorder
@@ -116,7 +116,7 @@ class Sweeper:
         while page:
             for order in page:
                 others.pop(current_id(order), None)
-            await self._adopt_shown(page, shown)
+            await self._adopt_shown([order for order in page if order.updated_at < asked_at], shown)
             not_canceled += [
                 order.order_id for order in page if order.status == "CANCEL_REQUESTED" and current_id(order) in shown
             ]
@@ -138,8 +138,10 @@ class Sweeper:
         if not self._recorder.amends.is_restored:
             return
         amended = {order.order_id: one for order in page if (one := shown.get(current_id(order))) and one.amends}
+        versions = {order.order_id: order.version for order in page}
         for order_id, state in (await self._journal.load(list(amended))).items():
-            await self._recorder.amends.adopt(state, amended[order_id])
+            if state.order.version == versions[order_id]:  # unchanged since the venue was asked
+                await self._recorder.amends.adopt(state, amended[order_id])
 
     async def ask_behind_once(self) -> int:
         """Look up each order that is behind its reported total; returns how many missing reports were applied.

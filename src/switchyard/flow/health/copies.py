@@ -18,7 +18,7 @@ from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.domain.reports import ExecutionReport
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -58,10 +58,13 @@ class CopyWatch:
         clock: Clock,
         metrics: Metrics,
         lock: Callable[[str], None],
-        clock_offset: Callable[[], timedelta | None],
+        clock_offset: Callable[[], timedelta | None] | None,
         explained_until: datetime | None = None,
     ) -> None:
-        """`explained_until`: orders accepted up to then may be repeats of orders that a restore has lost."""
+        """`clock_offset`: None for a venue whose times are not compared.
+
+        `explained_until`: orders accepted up to then may be repeats of orders that a restore has lost.
+        """
         self._venue = venue
         self._journal = journal
         self._commit = commit
@@ -127,8 +130,10 @@ class CopyWatch:
 
         Only for orders that were accepted since this process started: a start may set another time.
         """
+        if at is None or self._clock_offset is None or order.accepted_at < self._started_at:
+            return False
         offset = self._clock_offset()
-        if at is None or at.tzinfo is None or offset is None or order.accepted_at < self._started_at:
+        if at.tzinfo is None or offset is None:
             return False
         return at < order.accepted_at + offset - TIME_MARGIN
 

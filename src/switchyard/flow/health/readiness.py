@@ -48,10 +48,10 @@ class ReadinessChecks:
         """Check this too; `worst` bounds what a failure of it means for the process, also one that takes too long."""
         self._probes.append((name, probe, worst))
 
-    async def look(self) -> Readiness:
-        """The present state, at most a second old."""
+    async def look(self, kept_seconds: float = KEPT_SECONDS) -> Readiness:
+        """The present state, at most so many seconds old."""
         async with self._turn:
-            if self._last is None or self._clock.monotonic() - self._last[0] >= KEPT_SECONDS:
+            if self._last is None or self._clock.monotonic() - self._last[0] >= kept_seconds:
                 checks = await asyncio.gather(*(self._limited(*each) for each in self._probes))
                 self._last = self._clock.monotonic(), readiness_of(checks)
             return self._last[1]

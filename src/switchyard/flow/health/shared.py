@@ -14,7 +14,7 @@ from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.errors import OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName
 from switchyard.domain.venue_state import HealthRecord
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.health.board import HealthBoard
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal

@@ -19,7 +19,7 @@ from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.events import SYSTEM_ACCOUNT, event
 from switchyard.domain.facts import EpochCause, EpochFact
 from switchyard.domain.ids import OrderId, VenueName, ulid_milliseconds
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.ports.clock import Clock
 from switchyard.ports.epochs import RESTORED, Epochs
 from switchyard.ports.journal import Head, Journal

@@ -13,7 +13,7 @@ from switchyard.domain.errors import HistoryMismatch, SwitchyardError
 from switchyard.domain.lines import LINE_BYTES_MAX, AuditLine, line_hash, parse_line
 from switchyard.domain.signed_head import SignedHead, parse_head
 from switchyard.ports.audit_file import AuditFile
-from switchyard.ports.head_file import HeadFile
+from switchyard.ports.installation import HeadFile
 
 # Earlier than any event: the first line may have any time.
 BEFORE_ALL = datetime.min.replace(tzinfo=UTC)

@@ -42,17 +42,17 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueN
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, OrderRequest
-from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.outbox import MayBeLost, OrderState, OutboxRow, never_lost
 from switchyard.domain.reasons import described
+from switchyard.domain.risk.context import OrderContext
 from switchyard.domain.risk.killed import killed
 from switchyard.domain.risk.reasons import WAIVED_FOR_REDUCING, Violation
 from switchyard.domain.risk.reservations import reserve_price, reserved
-from switchyard.domain.risk.subject import Subject
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.intake.duplicates import DuplicateWatch
+from switchyard.flow.risk.limit_claims import LimitClaims
 from switchyard.flow.risk.order_rate import OrderRate
 from switchyard.flow.risk.pre_trade import PreTradeRisk
-from switchyard.flow.risk.room import Rooms
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
@@ -90,7 +90,7 @@ class _Key(NamedTuple):
     version: int = 1
 
 
-class AmendDesk:
+class AmendService:
     """Amends orders; a repeated request finds its first amend."""
 
     def __init__(
@@ -99,7 +99,7 @@ class AmendDesk:
         catalogue: Catalogue,
         quotes: Quotes,
         risk: PreTradeRisk,
-        rooms: Rooms,
+        limits: LimitClaims,
         rate: OrderRate,
         journal: Journal,
         keys: KeyStore,
@@ -110,12 +110,14 @@ class AmendDesk:
         tag: str,
         key_ttl: timedelta,
         resolution: timedelta,
+        may_be_lost: MayBeLost = never_lost,
     ) -> None:
         """`resolution`: how long an equal request without a key counts as a repeat."""
+        self._may_be_lost = may_be_lost
         self._catalogue = catalogue
         self._quotes = quotes
         self._risk = risk
-        self._rooms = rooms
+        self._limits = limits
         self._rate = rate
         self._journal = journal
         self._keys = keys
@@ -194,7 +196,7 @@ class AmendDesk:
             elif outcome.breach is not None and outcome.breach.reason == "NOT_REDUCING":
                 reducing = False
             elif outcome.breach is not None:
-                violation = self._rooms.amend_violation(state.order, outcome.breach)
+                violation = self._limits.amend_violation(state.order, outcome.breach)
                 raise self._rejected(account, state.order.order_id, violation)
             state = await self._load(account, state.order.order_id)
         raise JournalUnavailable(f"the amend was not written in {ATTEMPTS_MAX} attempts: repeat the request")
@@ -247,12 +249,14 @@ class AmendDesk:
         # Without a price it would reserve no money at all, and so free what it reserves now.
         is_unpriced = reserve is None and order.reserve_price is not None
         if after.qty > before.qty or after.notional > before.notional or is_unpriced:
-            limits = self._rooms.amend_limits(order.account_id, order.symbol)
+            limits = self._limits.amend_limits(order.account_id, order.symbol)
             if limits.needs_price and reserve is None and not is_reducing:
                 detail = f"a limit needs a price, and {order.symbol} has no quote"
                 raise self._rejected(order.account_id, order.order_id, Violation("LIMIT_NO_PRICE", detail))
-            claim = self._rooms.amend_claim(order, limits, now)
-        return decisions.request_amend(state, amend, entry, now, reducing=is_reducing, claim=claim)
+            claim = self._limits.amend_claim(order, limits, now)
+        return decisions.request_amend(
+            state, amend, entry, now, reducing=is_reducing, claim=claim, may_be_lost=self._may_be_lost
+        )
 
     def _judged(
         self, order: Order, qty: Decimal, request: AmendRequest, price: Decimal | None, stop_price: Decimal | None
@@ -271,7 +275,7 @@ class AmendDesk:
         )
         instrument = self._catalogue.find(order.symbol)
         if qty > order.qty or request.price is not None or request.stop_price is not None:
-            subject = Subject(
+            subject = OrderContext(
                 account_id=order.account_id, order=wanted, instrument=instrument, venue=order.venue, quote=quote
             )
             violation = self._risk.judge(subject)

@@ -14,7 +14,7 @@ from switchyard.domain.ids import OrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
-from switchyard.flow.decide import Commit, decide
+from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal

@@ -27,8 +27,8 @@ from switchyard.domain.fields import converted
 from switchyard.domain.idempotency import CANCEL_ALL, KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.lifecycle import is_final
-from switchyard.domain.outbox import OrderState
-from switchyard.flow.decide import Commit, decide
+from switchyard.domain.outbox import MayBeLost, OrderState
+from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.ports.accounts import Accounts, UnfinishedFilter
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -40,7 +40,7 @@ TRIES_MAX = 4
 _plan = msgspec.json.Decoder(CancelPlan)
 
 
-class CancelAllDesk:
+class CancelAllService:
     """Cancels what is open; a repeat of a request cancels the orders of its first time and no newer ones."""
 
     def __init__(
@@ -53,7 +53,9 @@ class CancelAllDesk:
         clock: Clock,
         venues: Collection[VenueName],
         key_ttl: timedelta,
+        may_be_lost: MayBeLost,
     ) -> None:
+        self._may_be_lost = may_be_lost
         self._accounts = accounts
         self._journal = journal
         self._keys = keys
@@ -146,4 +148,4 @@ class CancelAllDesk:
     def _decision(self, newest: OrderState) -> Change | None:
         if is_final(newest.order.status):
             return None  # it has ended meanwhile
-        return decisions.request_cancel(newest, self._clock.now())
+        return decisions.request_cancel(newest, self._clock.now(), self._may_be_lost)

@@ -4,7 +4,7 @@ Reads the account's exposure; places through `OrderIntake`. The commit checks th
 position (ADR 27); where that is not so any more, side and quantity are decided again.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -13,10 +13,10 @@ from switchyard.domain.closing import CloseRequest
 from switchyard.domain.errors import NotFound, PositionClosing, PositionMoved
 from switchyard.domain.idempotency import CLOSE_POSITION, KeyEntry
 from switchyard.domain.ids import AccountId
-from switchyard.flow.intake.derived import DerivedDesk, DerivedResult
-from switchyard.flow.intake.order_intake import KeyRules, OrderIntake, Prepare
-from switchyard.flow.intake.orders import OrderDesk
-from switchyard.flow.intake.writer import Intent, Placement
+from switchyard.flow.intake.derived import DerivedOrderService, DerivedResult
+from switchyard.flow.intake.order_intake import OrderIntake
+from switchyard.flow.intake.orders import OrderService
+from switchyard.flow.intake.requests import IdempotentRequest, KeyRules, Placement
 from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
 
@@ -24,14 +24,18 @@ from switchyard.ports.clock import Clock
 EXACT_TRIES = 4
 TRIES_MAX = 8
 
-Place = Callable[[Prepare], Awaitable[Placement]]
 
-
-class CloseDesk:
+class CloseService:
     """Closes positions; its orders follow the rules of `/orders` for keys, risk and routing."""
 
     def __init__(
-        self, *, intake: OrderIntake, orders: OrderDesk, derived: DerivedDesk, clock: Clock, key_ttl: timedelta
+        self,
+        *,
+        intake: OrderIntake,
+        orders: OrderService,
+        derived: DerivedOrderService,
+        clock: Clock,
+        key_ttl: timedelta,
     ) -> None:
         self._intake = intake
         self._orders = orders
@@ -48,18 +52,17 @@ class CloseDesk:
         RiskRejected for an order that was stored as rejected. Only the last of them takes the key.
         """
         request = self._intake.checked_close(account, symbol, body)
-        if key is None:
-            place = partial(self._intake.place, account)
-            return await self._orders.accepted(await self._decided(account, request, place))
-        intent = Intent(
+        intent = IdempotentRequest(
             account_id=account,
             operation=CLOSE_POSITION,
-            key=key,
-            digest=request.digest,
+            key=key or "",
+            digest=request.digest if key else "",
             created_at=self._clock.now(),
             ttl=self._key_ttl,
         )
-        return await self._orders.kept(intent, await self._once(intent, request, self._orders))
+        placement = await self._once(intent, request, self._orders)
+        await self._orders.check_accepted(intent, placement)
+        return placement
 
     async def close_by_content(
         self, account: AccountId, symbol: str, body: Mapping[str, Any], *, is_asked: bool
@@ -70,23 +73,22 @@ class CloseDesk:
         rules = self._derived if is_asked else _UnaskedRules(self._intake, self._derived, request)
         return await self._derived.result(intent, await self._once(intent, request, rules))
 
-    async def _once(self, intent: Intent, request: CloseRequest, rules: KeyRules) -> Placement:
-        # A repeat is answered from its key: by then there may be nothing left to close.
-        def place(prepare: Prepare) -> Awaitable[Placement]:
-            return self._intake.place_once(intent, prepare, rules, lookup_first=True)
-
+    async def _once(self, intent: IdempotentRequest, request: CloseRequest, rules: KeyRules) -> Placement:
         try:
-            return await self._decided(intent.account_id, request, place)
+            return await self._decided(intent, request, rules)
         except (NotFound, PositionClosing):
+            if not intent.key:
+                raise
             # An equal request may have placed the order since its key was looked up; the key is visible by now.
-            return await self._decided(intent.account_id, request, place)
+            return await self._decided(intent, request, rules)
 
-    async def _decided(self, account: AccountId, request: CloseRequest, place: Place) -> Placement:
+    async def _decided(self, intent: IdempotentRequest, request: CloseRequest, rules: KeyRules) -> Placement:
         """Decide and place until the position has not moved in between."""
         for tried in range(TRIES_MAX):
-            exactly = tried < EXACT_TRIES
+            decide = partial(self._intake.routed_close, intent.account_id, request, exactly=tried < EXACT_TRIES)
             try:
-                return await place(partial(self._intake.routed_close, account, request, exactly=exactly))
+                # A repeat is answered from its key: by then there may be nothing left to close.
+                return await self._intake.place(intent, decide, rules, lookup_first=True)
             except PositionMoved:
                 if tried == TRIES_MAX - 1:
                     raise
@@ -100,16 +102,16 @@ class _UnaskedRules:
     because an earlier one was closed.
     """
 
-    def __init__(self, intake: OrderIntake, derived: DerivedDesk, request: CloseRequest) -> None:
+    def __init__(self, intake: OrderIntake, derived: DerivedOrderService, request: CloseRequest) -> None:
         self._intake = intake
         self._derived = derived
         self._request = request
 
-    def may_answer_from_cache(self, intent: Intent, cached: CacheEntry) -> bool:
+    def may_answer_from_cache(self, intent: IdempotentRequest, cached: CacheEntry) -> bool:
         """Never: the first close and the position decide."""
         return False
 
-    async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
+    async def may_reuse_key(self, intent: IdempotentRequest, entry: KeyEntry) -> bool:
         """As other derived keys; before that, if the first close ended without a fill, or left something to close.
 
         The latter only for a request to close everything: it is not the first one that closed what is open now.

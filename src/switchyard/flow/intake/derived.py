@@ -10,7 +10,6 @@ Reads the key store and orders; places through `OrderIntake`.
 import contextlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -30,9 +29,8 @@ from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, OrderRequest, ended_unsent, order_digest
 from switchyard.domain.outbox import is_proven_unsent
-from switchyard.flow.intake.key_cache import KeyCache, request_id
 from switchyard.flow.intake.order_intake import OrderIntake
-from switchyard.flow.intake.writer import Intent, Placement
+from switchyard.flow.intake.requests import IdempotentRequest, KeyCache, Placement, request_id
 from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -61,7 +59,7 @@ class DerivedResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     original_request_id: str | None = None
 
 
-class DerivedDesk:
+class DerivedOrderService:
     """Places orders that are recognised by their content; the `KeyRules` of derived keys."""
 
     def __init__(
@@ -89,11 +87,11 @@ class DerivedDesk:
         self._metrics = metrics
 
     async def place(self, account: AccountId, body: Mapping[str, Any]) -> DerivedResult:
-        """Make the order durable, or say which earlier request this one repeats; raises RiskRejected as `OrderDesk`."""
+        """Make the order durable, or say which earlier request this one repeats; raises RiskRejected."""
         order = self._intake.checked_order(body)
         derived_key = self._derived_key(account, order)
         content_digest = order_digest(order)
-        intent = Intent(
+        intent = IdempotentRequest(
             account_id=account,
             operation=DERIVED_ORDER,
             key=derived_key[:HALF] + content_digest.removeprefix("sha256:")[:HALF],
@@ -102,15 +100,15 @@ class DerivedDesk:
             # The row must last as long as a repeat of it counts as a duplicate.
             ttl=max(self._settings.cache.ttl, self._resolution),
         )
-        placement = await self._intake.place_once(intent, partial(self._intake.routed, order), self)
+        placement = await self._intake.place(intent, order, self)
         result = await self.result(intent, placement)
         if result.status == "placed":
             await self._report_collision(intent, derived_key)
         return result
 
-    def close_intent(self, account: AccountId, request: CloseRequest) -> Intent:
+    def close_intent(self, account: AccountId, request: CloseRequest) -> IdempotentRequest:
         """Return the intent of a close that is recognised by its content: the key covers all of it."""
-        return Intent(
+        return IdempotentRequest(
             account_id=account,
             operation=DERIVED_CLOSE,
             key=request.derived_key(account, self._settings.secret),
@@ -119,7 +117,7 @@ class DerivedDesk:
             ttl=max(self._settings.cache.ttl, self._resolution),
         )
 
-    async def result(self, intent: Intent, placement: Placement) -> DerivedResult:
+    async def result(self, intent: IdempotentRequest, placement: Placement) -> DerivedResult:
         """Return the answer to a request with a derived key; raises RiskRejected."""
         rejection = await self._intake.rejection(placement)
         if rejection is not None:
@@ -137,11 +135,11 @@ class DerivedDesk:
             request_id=request_id(placement.order_id),
         )
 
-    def may_answer_from_cache(self, intent: Intent, cached: CacheEntry) -> bool:
+    def may_answer_from_cache(self, intent: IdempotentRequest, cached: CacheEntry) -> bool:
         """Within one resolution of the first request."""
         return intent.created_at - cached.created_at < self._resolution
 
-    async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
+    async def may_reuse_key(self, intent: IdempotentRequest, entry: KeyEntry) -> bool:
         """One resolution after the first request; before that, if its order was provably never sent.
 
         The settings can forbid both: without reuse after expiry the same content never places a second order.
@@ -158,7 +156,7 @@ class DerivedDesk:
         states = await self._journal.load([entry.order_id])
         return entry.order_id in states and is_proven_unsent(states[entry.order_id])
 
-    async def ended_order(self, intent: Intent, entry: KeyEntry) -> Order | None:
+    async def ended_order(self, intent: IdempotentRequest, entry: KeyEntry) -> Order | None:
         """Return the first request's order if it has ended; None while it has not, or while a restore may hide that."""
         if is_lost_key_alive(self._restored_at, self._resolution, intent.created_at, self._clock.jumped_at):
             return None
@@ -185,7 +183,7 @@ class DerivedDesk:
             self._metrics.key_generation.observe((self._clock.monotonic() - started) * 1000)
         return key
 
-    async def _report_collision(self, intent: Intent, derived_key: str) -> None:
+    async def _report_collision(self, intent: IdempotentRequest, derived_key: str) -> None:
         """Log and count another content with the same derived key; the new order is placed all the same."""
         with contextlib.suppress(Unavailable):  # the order is placed, so a failed check must not fail the request
             entries = await self._keys.entries(
@@ -200,7 +198,7 @@ class DerivedDesk:
                 self._metrics.collisions.inc()
                 log.critical("derived_key_collision", account_id=intent.account_id, idempotency_key=derived_key)
 
-    async def _duplicate(self, intent: Intent, placement: Placement) -> DerivedResult:
+    async def _duplicate(self, intent: IdempotentRequest, placement: Placement) -> DerivedResult:
         order = None
         with contextlib.suppress(Unavailable):  # without the order's row the answer is 'processing'
             order = await self._queries.order(placement.order_id)

@@ -37,10 +37,10 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import is_proven_unsent
+from switchyard.domain.risk.context import OrderContext
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
-from switchyard.flow.intake.key_cache import KeyCache
-from switchyard.flow.intake.order_intake import OrderIntake, RoutedOrder
-from switchyard.flow.intake.writer import Intent, Placement
+from switchyard.flow.intake.order_intake import OrderIntake
+from switchyard.flow.intake.requests import IdempotentRequest, KeyCache, Placement
 from switchyard.flow.results import EVENTS_MAX
 from switchyard.flow.risk.constraints import Constraints
 from switchyard.ports.cache import CacheEntry
@@ -61,7 +61,7 @@ class DoOrderResult(msgspec.Struct, frozen=True):
     order_id: OrderId | None = None
 
 
-class DoDesk:
+class DoOrderService:
     """Places orders of `/do/order` and answers with the broker's outcome; the `KeyRules` of its keys."""
 
     def __init__(
@@ -95,7 +95,7 @@ class DoDesk:
         request = do_order_request(body)
         if header_key != request.idempotency_key:
             raise KeyMismatch
-        intent = Intent(
+        intent = IdempotentRequest(
             account_id=account,
             operation=DO_ORDER,
             key=checked_key(header_key),
@@ -122,28 +122,28 @@ class DoDesk:
             # The order is committed, so 'unavailable', which means 'not placed', would be wrong.
             raise OutcomeUnknown(str(error)) from error
 
-    async def _placement(self, intent: Intent, request: DoOrderRequest) -> Placement:
+    async def _placement(self, intent: IdempotentRequest, request: DoOrderRequest) -> Placement:
         prepare = partial(self._prepare, intent.account_id, request)
         try:
             # Clients repeat a request to poll its result, and a repeat must not depend on today's catalogue, quotes or
             # constraints: so the key store is asked first.
-            return await self._intake.place_once(intent, prepare, self, lookup_first=True)
+            return await self._intake.place(intent, prepare, self, lookup_first=True)
         except QueueDelayed as error:
             raise BrokerFailed(str(error)) from error
         except IdempotencyConflict:
             self._metrics.do_conflicts.inc()
             raise
 
-    async def _prepare(self, account: AccountId, request: DoOrderRequest) -> RoutedOrder:
-        routed = await self._intake.routed(as_order(request, self._catalogue))
-        await self._constraints.check(account, request, routed.destination.venue)
-        return routed
+    async def _prepare(self, account: AccountId, request: DoOrderRequest) -> OrderContext:
+        context = self._intake.routed(account, as_order(request, self._catalogue))
+        await self._constraints.check(account, request, context.venue)
+        return context
 
-    def may_answer_from_cache(self, intent: Intent, cached: CacheEntry) -> bool:
+    def may_answer_from_cache(self, intent: IdempotentRequest, cached: CacheEntry) -> bool:
         """Where the entry holds a final answer."""
         return cached.response is not None and cached.http_status is not None
 
-    async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
+    async def may_reuse_key(self, intent: IdempotentRequest, entry: KeyEntry) -> bool:
         """For the same request if its order was provably never sent; for any request after expiry and a final order."""
         state = await self._outcome.state(entry.order_id)
         now, jumped_at = self._clock.now(), self._clock.jumped_at

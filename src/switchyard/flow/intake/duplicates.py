@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.flow.intake.writer import Placement
+from switchyard.flow.intake.requests import Placement
 from switchyard.ports.clock import Clock
 from switchyard.telemetry.metrics import Metrics
 
@@ -98,9 +98,11 @@ class DuplicateWatch:
             self._rate.record(is_duplicate=False)
 
     def count(self, placement: Placement) -> None:
-        """Count a request with a key: a duplicate or a new order, perhaps under a reused key."""
+        """Count a request: a duplicate or a new order, perhaps under a reused key."""
         entry = placement.entry
-        assert entry is not None, "a request with a key has its key's row"
+        if entry is None:  # a request without a key
+            self.count_new_order()
+            return
         if placement.replayed:
             self.count_duplicate(entry.account_id, entry.idempotency_key, entry.order_id)
             return

@@ -1,18 +1,21 @@
-"""The common path from a request to its order, for `/orders`, derived keys and `/do/order`.
+"""From a request to its order: the one path for `/orders`, closes, derived keys and `/do/order`.
 
-Parse, check against the catalogue, look in the cache, route, judge the risk, write or find, count. Reads the cache, the
-key store and rejected orders; writes through `OrderWriter`. The desks decide what differs between the operations: their
-`KeyRules` and their answers.
+Look in the cache, route, judge the risk, wait for the admission window, and commit; a repeat is found by the commit.
+Reads the cache, the key store and rejected orders; writes orders with their keys. The commit decides which request owns
+a key, so two requests with one key cannot both place an order. What differs between the operations is their `KeyRules`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import msgspec
 
+from switchyard.domain import decisions
+from switchyard.domain.changes import Change, Committed, Outcome
 from switchyard.domain.closing import CloseRequest, close_request, closing_order
 from switchyard.domain.errors import (
     IdempotencyConflict,
+    JournalUnavailable,
     NotFound,
     PositionClosing,
     PositionMoved,
@@ -21,171 +24,180 @@ from switchyard.domain.errors import (
 )
 from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.ids import AccountId
+from switchyard.domain.ids import (
+    ULID_RANDOM_BITS,
+    AccountId,
+    OrderId,
+    VenueClientOrderId,
+    order_id,
+    venue_client_order_id,
+)
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import OrderRequest, checked
 from switchyard.domain.risk.checks import CheckResult
+from switchyard.domain.risk.context import Closes, OrderContext
 from switchyard.domain.risk.dry_run import DryRun, dry_run_of
 from switchyard.domain.risk.killed import killed
-from switchyard.domain.risk.reasons import Violation, violation_of
-from switchyard.domain.risk.subject import Subject
-from switchyard.domain.routing import Destination
+from switchyard.domain.risk.reasons import violation_of
 from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.intake.duplicates import DuplicateWatch
-from switchyard.flow.intake.key_cache import KeyCache
-from switchyard.flow.intake.writer import Intent, OrderWriter, Placement
+from switchyard.flow.intake.requests import IdempotentRequest, KeyCache, KeyRules, Placement
 from switchyard.flow.risk.contents import RecentContents
+from switchyard.flow.risk.limit_claims import LimitClaim, LimitClaims
 from switchyard.flow.risk.order_rate import OrderRate
 from switchyard.flow.risk.pre_trade import PreTradeRisk
-from switchyard.flow.risk.room import Room, Rooms
-from switchyard.flow.routing.route import Routes
 from switchyard.flow.routing.window import AdmissionWindow
-from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
+from switchyard.ports.quotes import Quotes
+from switchyard.ports.randomness import Randomness
 
 NOTHING_TO_CLOSE = (NotFound, PositionClosing, PositionMoved)
 """Why no order was placed or stored for a request to close a position."""
 _AMOUNTS = ("qty", "price", "stopPrice")
+# The first attempt, and one more for each concurrent request that changed the key in between.
+ATTEMPTS_MAX = 8
+# Generations of a key that are looked up in one query after the key's row was removed.
+GENERATIONS_PAGE = 64
+# A search of this many generations takes about 1,600 queries; no client reuses a key that often.
+GENERATIONS_MAX = 100_000
 
+Prepare = Callable[[], Awaitable[OrderContext]]
+"""Decides, checks and routes a new order; called only if the request may need one."""
 
-class RoutedOrder(msgspec.Struct, frozen=True):
-    """A checked order and the venue that it goes to."""
-
-    order: OrderRequest
-    destination: Destination
-    closes: Literal["part", "whole"] | None = None
-    """How much of a position the order has to close; none for an order that need not reduce anything."""
-
-
-Write = Callable[[Violation | None], Awaitable[Placement]]
-"""Writes an order, rejected if it has a violation."""
-
-Prepare = Callable[[], Awaitable[RoutedOrder]]
-"""Checks and routes a new order; called only where the intent may need one."""
-
-
-class KeyRules(Protocol):
-    """How one operation treats its keys."""
-
-    def may_answer_from_cache(self, intent: Intent, cached: CacheEntry) -> bool:
-        """Whether this cache entry answers the request without a look in the key store."""
-        ...
-
-    async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
-        """Whether the key may start a new generation, with a new order, although `entry` holds it."""
-        ...
+Offer = Callable[[Change], Awaitable[Outcome]]
+"""Commits the change of a request, or rejects it at once if the queue is at its bound."""
 
 
 class OrderIntake:
-    """Turns requests into orders; an intent gets one order however often its request is repeated."""
+    """Turns requests into orders; a request gets one order however often it is repeated."""
 
     def __init__(
         self,
         *,
         catalogue: Catalogue,
-        routes: Routes,
+        choice: VenueChoice,
+        quotes: Quotes,
         risk: PreTradeRisk,
-        rooms: Rooms,
+        limits: LimitClaims,
         rate: OrderRate,
         contents: RecentContents,
         kills: ActiveKills,
         window: AdmissionWindow,
-        writer: OrderWriter,
         journal: Journal,
         keys: KeyStore,
         key_cache: KeyCache,
         duplicates: DuplicateWatch,
+        offer: Offer,
         clock: Clock,
+        randomness: Randomness,
+        tag: str,
     ) -> None:
         self._catalogue = catalogue
-        self._routes = routes
+        self._choice = choice
+        self._quotes = quotes
         self._risk = risk
-        self._rooms = rooms
+        self._limits = limits
         self._rate = rate
         self._contents = contents
         self._kills = kills
         self._window = window
-        self._writer = writer
         self._journal = journal
         self._keys = keys
         self._key_cache = key_cache
         self._duplicates = duplicates
+        self._offer = offer
         self._clock = clock
+        self._randomness = randomness
+        self._tag = tag
 
     def checked_order(self, body: Mapping[str, Any]) -> OrderRequest:
         """Parse a body of `POST /orders` and check it against the catalogue."""
         return checked(order_request(body), self._catalogue)
 
-    async def routed(self, order: OrderRequest) -> RoutedOrder:
+    def routed(self, account: AccountId, order: OrderRequest, closes: Closes | None = None) -> OrderContext:
         """Route a checked order."""
-        return RoutedOrder(order, self._routes.route_for(order))
+        route = self._choice.route_of(order.symbol)
+        venue, chosen = route.venues[0], None
+        if len(route.venues) > 1:
+            chosen = self._choice.among(order, route)
+            venue = chosen.candidates[0].venue
+            if not route.by_quality and venue == route.venues[0]:
+                chosen = None  # nothing to explain: the preferred venue is healthy
+        return OrderContext(
+            account_id=account,
+            order=order,
+            instrument=self._catalogue.find(order.symbol),
+            venue=venue,
+            quote=self._quotes.quote(venue, order.symbol),
+            route=chosen,
+            closes=closes,
+        )
 
     def checked_close(self, account: AccountId, symbol: str, body: Mapping[str, Any]) -> CloseRequest:
         """Parse a body of `POST /positions/{symbol}/close` and check it against the catalogue."""
         return close_request(account, symbol, body, self._catalogue)
 
-    async def routed_close(self, account: AccountId, request: CloseRequest, *, exactly: bool = True) -> RoutedOrder:
+    async def routed_close(self, account: AccountId, request: CloseRequest, *, exactly: bool = True) -> OrderContext:
         """Decide the order that closes the position and route it; its commit checks that the position still fits.
 
         Without `exactly` a whole close need not fit a position that has grown since.
         """
-        here = await self._rooms.exposure_of(account, request.order.symbol)
+        here = await self._limits.exposure_of(account, request.order.symbol)
         order = checked(closing_order(request, here), self._catalogue)
         is_whole = exactly and request.qty is None
-        return RoutedOrder(order, self._routes.route_for(order), "whole" if is_whole else "part")
+        return self.routed(account, order, "whole" if is_whole else "part")
 
-    async def place(self, account: AccountId, prepare: Prepare) -> Placement:
-        """Place an order without a key, or store it as rejected; each call stores a new one."""
+    async def place(
+        self, request: IdempotentRequest, order: OrderRequest | Prepare, rules: KeyRules, *, lookup_first: bool = False
+    ) -> Placement:
+        """Return the request's order; place it, or store it as rejected, if there is none.
+
+        Without `lookup_first` a request that misses the cache goes straight to the commit, which finds an existing
+        key too. That is the cheapest way for new orders. With it, the key store is asked before `order` is decided.
+        Raises IdempotencyConflict if the key belongs to another request, and if a new order is needed, QueueDelayed if
+        its venue's queue is too slow and RiskRejected if the account is over its rate.
+        """
+        account = request.account_id
+        if request.key:
+            cached = await self._key_cache.find(request)
+            if cached is not None and rules.may_answer_from_cache(request, cached):
+                self._duplicates.count_duplicate(account, request.key, cached.order_id)
+                return Placement(cached.order_id, replayed=True, cached=cached)
+            if lookup_first and (found := await self._find(request, rules)) is not None:
+                return self._counted(request, found)
         exceeded = await self._rate.take(account)
         if exceeded is not None:
-            raise self._unstored(account, exceeded)
+            found = await self._find(request, rules)  # a repeat needs no token
+            if found is None:
+                self._risk.note_rejection(account, None, exceeded)
+                raise RiskRejected(exceeded.reason, exceeded.detail, retry_after=exceeded.retry_after)
+            return self._counted(request, found)
         try:
-            return await self._place(account, await prepare())
+            context = self.routed(account, order) if isinstance(order, OrderRequest) else await order()
+            placement = await self._place(request, context, rules)
         except NOTHING_TO_CLOSE:
             await self._rate.put_back(account)
             raise
-
-    async def place_once(
-        self, intent: Intent, prepare: Prepare, rules: KeyRules, *, lookup_first: bool = False
-    ) -> Placement:
-        """Return the intent's order; place it if there is none.
-
-        Without `lookup_first` a request that misses the cache goes straight to the commit, which finds an existing
-        key too. That is the cheapest way for new orders. With it, the key store is asked before `prepare` is called.
-        Raises IdempotencyConflict where the key belongs to another request, and where a new order is needed,
-        QueueDelayed if its venue's queue is too slow and RiskRejected if the account is over its rate.
-        """
-        cached = await self._key_cache.find(intent)
-        if cached is not None and rules.may_answer_from_cache(intent, cached):
-            self._duplicates.count_duplicate(intent.account_id, intent.key, cached.order_id)
-            return Placement(cached.order_id, replayed=True, cached=cached)
-        placement = await self._find(intent, rules) if lookup_first else None
-        if placement is None:
-            placement = await self._write_or_find(intent, prepare, rules)
-        assert placement.entry is not None, "a placement that is not from the cache has its key's row"
-        if placement.entry.request_digest != intent.digest:
-            raise IdempotencyConflict(intent.key)
-        if placement.violation is None:
-            self._duplicates.count(placement)
-        else:
-            self._risk.note_rejection(intent.account_id, placement.order_id, placement.violation)
-        return placement
+        if placement.replayed:
+            await self._rate.put_back(account)
+        return self._counted(request, placement)
 
     async def dry_run(self, account: AccountId, order: OrderRequest) -> DryRun:
         """Return what every check says about the order; stores nothing and takes no token."""
-        subject = self._subject(account, await self.routed(order))
+        context = self.routed(account, order)
         # For the dry run only: of a real order the commit itself decides whether a kill covers it.
-        kill = await self._kills.covering_new(account, order.strategy, subject.venue, order.symbol)
+        kill = await self._kills.covering_new(account, order.strategy, context.venue, order.symbol)
         results = [
             CheckResult("KILL_SWITCH", None if kill is None else killed(kill)),
             *await self._rate.checks(account),
-            *await self._rooms.waived(subject, self._risk.checks(subject)),
-            *await self._rooms.checks(subject, self._clock.now()),
+            *await self._limits.waived(context, self._risk.checks(context)),
+            *await self._limits.checks(context, self._clock.now()),
             *await self._contents.checks(account, order),
         ]
-        return dry_run_of(subject, results)
+        return dry_run_of(context, results)
 
     async def rejection(self, placement: Placement) -> RiskRejected | None:
         """Return the error for an order that risk rejected, in this request or in the one that it repeats."""
@@ -203,106 +215,124 @@ class OrderIntake:
             replayed=placement.replayed,
         )
 
-    async def _place(self, account: AccountId, routed: RoutedOrder) -> Placement:
-        order, destination = routed.order, routed.destination
-        room = await self._room(account, routed)
-
-        def write(violation: Violation | None) -> Awaitable[Placement]:
-            return self._writer.place(account, order, destination, room.rejected(violation))
-
-        if room.violation is not None:
-            placement = await write(None)
-        else:
-            await self._window.enter(destination.venue, account, order.time_in_force)
+    async def _place(self, request: IdempotentRequest, context: OrderContext, rules: KeyRules) -> Placement:
+        """Judge the order, wait for the admission window, and commit it."""
+        account, venue, time_in_force = context.account_id, context.venue, context.order.time_in_force
+        claim = await self._limits.claim_of(context, self._risk.judge(context))
+        if claim.violation is not None:  # it does not wait for the others, because it is never sent
+            return await self._store(request, claim, rules)
+        if not self._window.try_enter(venue, account, time_in_force):
             try:
-                placement = await self._claimed(account, order, "", write)
-            finally:
-                self._window.leave(destination.venue, account)
-        if placement.violation is None:
-            self._duplicates.count_new_order()
-        else:
-            self._risk.note_rejection(account, placement.order_id, placement.violation)
-        return placement
-
-    async def _room(self, account: AccountId, routed: RoutedOrder) -> Room:
-        """Judge the order, and return what it claims or why it is rejected."""
-        subject = self._subject(account, routed)
-        if routed.closes is not None:
-            return self._rooms.closing_room(subject, self._risk.judge(subject), whole=routed.closes == "whole")
-        return await self._rooms.room(subject, self._risk.judge(subject))
-
-    def _subject(self, account: AccountId, routed: RoutedOrder) -> Subject:
-        return Subject(
-            account_id=account,
-            order=routed.order,
-            instrument=self._catalogue.find(routed.order.symbol),
-            venue=routed.destination.venue,
-            quote=routed.destination.quote,
-        )
-
-    def _unstored(self, account: AccountId, violation: Violation) -> RiskRejected:
-        """Return the error for an order of which nothing is stored."""
-        self._risk.note_rejection(account, None, violation)
-        return RiskRejected(violation.reason, violation.detail, retry_after=violation.retry_after)
-
-    async def _claimed(self, account: AccountId, order: OrderRequest, owner: str, write: Write) -> Placement:
-        """Write the order unless the account placed an equal one within the duplicate window."""
-        if not self._contents.is_on:
-            return await write(None)
-        async with self._contents.claimed(account, order, owner) as claim:
-            placement = await write(claim.violation)
-            claim.is_used = not placement.replayed and placement.violation is None
-        return placement
-
-    async def _write_or_find(self, intent: Intent, prepare: Prepare, rules: KeyRules) -> Placement:
-        exceeded = await self._rate.take(intent.account_id)
-        if exceeded is not None:
-            placement = await self._find(intent, rules)  # a repeat needs no token
-            if placement is None:
-                raise self._unstored(intent.account_id, exceeded)
-            return placement
-        try:
-            placement = await self._judge_and_write(intent, prepare, rules)
-        except NOTHING_TO_CLOSE:
-            await self._rate.put_back(intent.account_id)
-            raise
-        if placement.replayed:
-            await self._rate.put_back(intent.account_id)
-        return placement
-
-    async def _judge_and_write(self, intent: Intent, prepare: Prepare, rules: KeyRules) -> Placement:
-        routed = await prepare()
-        order, venue = routed.order, routed.destination.venue
-        room = await self._room(intent.account_id, routed)
-        if room.violation is not None:  # it does not wait for the others, because it is never sent
-            return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, room)
-        if not self._window.try_enter(venue, intent.account_id, order.time_in_force):
-            try:
-                await self._window.enter(venue, intent.account_id, order.time_in_force)
+                await self._window.enter(venue, account, time_in_force)
             except QueueDelayed:
                 # A repeat needs no room, so it is answered even while new orders are rejected.
-                placement = await self._find(intent, rules)
-                if placement is None:
+                found = await self._find(request, rules)
+                if found is None:
                     raise
-                return placement
+                return found
             # An order's send deadline counts from its acceptance.
-            intent = msgspec.structs.replace(intent, created_at=self._clock.now())
-
-        def write(violation: Violation | None) -> Awaitable[Placement]:
-            rejected = room.rejected(violation)
-            return self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, rejected)
-
+            request = msgspec.structs.replace(request, created_at=self._clock.now())
         try:
-            return await self._claimed(intent.account_id, order, f"{intent.operation}:{intent.key}", write)
+            if not self._contents.is_on:
+                return await self._store(request, claim, rules)
+            owner = f"{request.operation}:{request.key}" if request.key else ""
+            async with self._contents.claimed(account, context.order, owner) as content:
+                placement = await self._store(request, claim.rejected(content.violation), rules)
+                content.is_used = not placement.replayed and placement.violation is None
+            return placement
         finally:
-            self._window.leave(venue, intent.account_id)
+            self._window.leave(venue, account)
 
-    async def _find(self, intent: Intent, rules: KeyRules) -> Placement | None:
-        """Return the order that the intent has; none where it needs a new one."""
-        entry = await self._keys.entry(intent.account_id, intent.operation, intent.key)
-        if entry is None or await rules.may_reuse_key(intent, entry):
+    async def _store(self, request: IdempotentRequest, claim: LimitClaim, rules: KeyRules) -> Placement:
+        """Commit the order, rejected if its claim has a violation, or return the one that the request has."""
+        context, now = claim.context, request.created_at
+        account, time_in_force = context.account_id, context.order.time_in_force
+        generation, version = 0, 1
+        entry: KeyEntry | None = None
+        previous: KeyEntry | None = None
+        for _ in range(ATTEMPTS_MAX):
+            new_id = order_id(int(now.timestamp() * 1000), self._randomness.bits(ULID_RANDOM_BITS))
+            if request.key:
+                entry = KeyEntry(
+                    account_id=account,
+                    operation=request.operation,
+                    idempotency_key=request.key,
+                    generation=generation,
+                    order_id=new_id,
+                    request_digest=request.digest,
+                    created_at=now,
+                    expires_at=now + request.ttl,
+                    version=version,
+                )
+            outcome = await self._offer(
+                decisions.accept(
+                    context.order,
+                    account=account,
+                    order_id=new_id,
+                    venue=context.venue,
+                    venue_client_order_id=self._client_order_id(request, generation, new_id),
+                    key=entry,
+                    quote=context.quote,
+                    now=now,
+                    trace_id=request.trace_id,
+                    requested_at=request.requested_at,
+                    violation=claim.violation,
+                    terms=claim.terms,
+                    claim=self._limits.for_commit(claim, new_id, now),
+                    expires_at=self._limits.day_end(now) if time_in_force == "DAY" else None,
+                    route=context.route,
+                )
+            )
+            if isinstance(outcome, Committed):
+                return Placement(new_id, entry, previous=previous, violation=claim.violation)
+            existing = outcome.key
+            if outcome.kill is not None:
+                claim = claim.rejected(killed(outcome.kill))
+            elif outcome.breach is not None:
+                claim = await self._limits.revised(claim, outcome.breach)
+            elif existing is not None:
+                if not await rules.may_reuse_key(request, existing):
+                    return Placement(existing.order_id, existing, replayed=True)
+                generation, version, previous = existing.generation + 1, existing.version + 1, existing
+            elif request.key:
+                # The key's row was removed, but the client order ids of its earlier orders are taken for good.
+                generation, version = await self._first_free_generation(request, generation + 1), 1
+            now = self._clock.now()
+        raise JournalUnavailable(f"the order was not written in {ATTEMPTS_MAX} attempts: repeat the request")
+
+    def _counted(self, request: IdempotentRequest, placement: Placement) -> Placement:
+        """Return the placement of this request, counted; raises IdempotencyConflict."""
+        if placement.entry is not None and placement.entry.request_digest != request.digest:
+            raise IdempotencyConflict(request.key)
+        if placement.violation is None:
+            self._duplicates.count(placement)
+        else:
+            self._risk.note_rejection(request.account_id, placement.order_id, placement.violation)
+        return placement
+
+    async def _find(self, request: IdempotentRequest, rules: KeyRules) -> Placement | None:
+        """Return the order that the request has; None if it needs a new one."""
+        if not request.key:
+            return None
+        entry = await self._keys.entry(request.account_id, request.operation, request.key)
+        if entry is None or await rules.may_reuse_key(request, entry):
             return None
         return Placement(entry.order_id, entry, replayed=True)
+
+    def _client_order_id(self, request: IdempotentRequest, generation: int, new_id: OrderId) -> VenueClientOrderId:
+        operation, key = (request.operation, request.key) if request.key else ("", None)
+        return venue_client_order_id(self._tag, request.account_id, operation, key, generation, new_id)
+
+    async def _first_free_generation(self, request: IdempotentRequest, first: int) -> int:
+        for start in range(first, GENERATIONS_MAX, GENERATIONS_PAGE):
+            ids = {
+                self._client_order_id(request, number, OrderId("")): number
+                for number in range(start, start + GENERATIONS_PAGE)
+            }
+            free = set(ids) - set(await self._journal.load_by_client_order_id(list(ids)))
+            if free:
+                return min(ids[client_order_id] for client_order_id in free)
+        raise JournalUnavailable(f"the key was used {GENERATIONS_MAX} times: send another key")
 
 
 def order_request(body: Mapping[str, Any]) -> OrderRequest:

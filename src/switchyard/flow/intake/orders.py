@@ -5,7 +5,6 @@ Reads the journal's order rows; places through `OrderIntake` and commits cancels
 
 from collections.abc import Mapping
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from switchyard.domain import decisions
@@ -15,18 +14,17 @@ from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import order_digest
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.outbox import MayBeLost, OrderState
 from switchyard.domain.risk.dry_run import DryRun
-from switchyard.flow.decide import Commit, decide
-from switchyard.flow.intake.key_cache import KeyCache
+from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.flow.intake.order_intake import OrderIntake
-from switchyard.flow.intake.writer import Intent, Placement
+from switchyard.flow.intake.requests import IdempotentRequest, KeyCache, Placement
 from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 
 
-class OrderDesk:
+class OrderService:
     """Places and cancels orders of `/orders`; the `KeyRules` of keys that the client sends."""
 
     def __init__(
@@ -38,7 +36,9 @@ class OrderDesk:
         clock: Clock,
         key_cache: KeyCache,
         key_ttl: timedelta,
+        may_be_lost: MayBeLost,
     ) -> None:
+        self._may_be_lost = may_be_lost
         self._intake = intake
         self._journal = journal
         self._commit = commit
@@ -52,26 +52,28 @@ class OrderDesk:
         Raises RiskRejected for an order that was stored as rejected.
         """
         order = self._intake.checked_order(body)
-        if key is None:
-            return await self.accepted(await self._intake.place(account, partial(self._intake.routed, order)))
-        intent = Intent(
+        request = IdempotentRequest(
             account_id=account,
             operation=PLACE_ORDER,
-            key=key,
-            digest=order_digest(order),
+            key=key or "",
+            digest=order_digest(order) if key else "",
             created_at=self._clock.now(),
             ttl=self._key_ttl,
         )
-        return await self.kept(intent, await self._intake.place_once(intent, partial(self._intake.routed, order), self))
+        placement = await self._intake.place(request, order, self)
+        if placement.replayed or placement.violation is not None:
+            await self.check_accepted(request, placement)
+        return placement
 
-    async def kept(self, intent: Intent, placement: Placement) -> Placement:
-        """Return the placement and cache a repeat; raises RiskRejected."""
-        placement = await self.accepted(placement)
+    async def check_accepted(self, request: IdempotentRequest, placement: Placement) -> None:
+        """Raise RiskRejected if the placement's order was rejected; cache a repeat."""
+        rejection = await self._intake.rejection(placement)
+        if rejection is not None:
+            raise rejection
         if placement.replayed and placement.entry is not None:
             # Cached from the first repeat on: most requests are never repeated, and a cache write for each of them
             # would slow down every order for the sake of the few repeats.
-            self._key_cache.keep(placement.entry, "submitted", now=intent.created_at)
-        return placement
+            self._key_cache.keep(placement.entry, "submitted", now=request.created_at)
 
     async def dry_run(self, account: AccountId, body: Mapping[str, Any]) -> DryRun:
         """Return what every pre-trade check says about the order; places nothing."""
@@ -84,23 +86,16 @@ class OrderDesk:
             raise NotFound
         await decide(self._journal, self._commit, order_id, self._cancel_decision, state)
 
-    def may_answer_from_cache(self, intent: Intent, cached: CacheEntry) -> bool:
+    def may_answer_from_cache(self, intent: IdempotentRequest, cached: CacheEntry) -> bool:
         """Until the key expires by the database's clock; a cache server expires its entries by its own clock."""
         return intent.created_at < cached.expires_at
 
-    async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
+    async def may_reuse_key(self, intent: IdempotentRequest, entry: KeyEntry) -> bool:
         """After the key has expired, but never before its order is final."""
         if self._clock.now() < entry.expiry(self._clock.jumped_at):
             return False
         state = (await self._journal.load([entry.order_id])).get(entry.order_id)
         return state is None or is_final(state.order.status)
 
-    async def accepted(self, placement: Placement) -> Placement:
-        """Return the placement; raises RiskRejected where its order was rejected."""
-        rejection = await self._intake.rejection(placement)
-        if rejection is not None:
-            raise rejection
-        return placement
-
     def _cancel_decision(self, state: OrderState) -> Change | None:
-        return decisions.request_cancel(state, self._clock.now())
+        return decisions.request_cancel(state, self._clock.now(), self._may_be_lost)

@@ -13,11 +13,10 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.ids import KillId, OrderId, VenueName
 from switchyard.domain.kills import Kill
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.outbox import MayBeLost, OrderState, never_lost
 from switchyard.flow.active_kills import ActiveKills
-from switchyard.flow.decide import decide_all
-from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
-from switchyard.flow.sequencer import Sequencer
+from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
+from switchyard.flow.commit.sequencer import Sequencer, decide_all
 from switchyard.ports.clock import Clock
 from switchyard.ports.kills import Kills
 from switchyard.ports.mass_cancel import MassCancel
@@ -46,8 +45,10 @@ class KillCancels:
         clock: Clock,
         metrics: Metrics,
         mass_cancels: Callable[[], Mapping[VenueName, MassCancel]] = dict,
+        may_be_lost: MayBeLost = never_lost,
     ) -> None:
         """`mass_cancels`: the venues of this process that can cancel all orders at once."""
+        self._may_be_lost = may_be_lost
         self._kills = kills
         self._active = active
         self._sequencer = sequencer
@@ -108,11 +109,11 @@ class KillCancels:
             log.warning("kill_cancels_requested", kill_id=kill.kill_id, orders=count)
         return count
 
-    def _proposal(self, order_id: OrderId, kill: Kill) -> Proposal:
+    def _proposal(self, order_id: OrderId, kill: Kill) -> Decision:
         def decision(newest: OrderState, _: Positions) -> Change | None:
             awaited_until = self._cancelled_all.get((kill.kill_id, newest.order.venue), 0.0)
             if newest.order.status != "ACCEPTED" and self._clock.monotonic() < awaited_until:
                 return None
-            return decisions.cancel_killed(newest, kill, self._clock.now())
+            return decisions.cancel_killed(newest, kill, self._clock.now(), self._may_be_lost)
 
-        return Proposal(order_id, decision)
+        return Decision(order_id, decision)

@@ -19,6 +19,7 @@ from switchyard.domain.kills import (
     AUTOMATIC_ACCOUNT_KILLS_MAX,
     AUTOMATIC_KILLS_MAX,
     AUTOMATIC_STRATEGY_KILLS_MAX,
+    PROGRAMS,
     Kill,
     OrderFate,
     active_twin,
@@ -27,7 +28,7 @@ from switchyard.domain.kills import (
 )
 from switchyard.domain.labels import SYMBOL, check_label, check_strategy
 from switchyard.domain.outbox import OrderState
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.kills import Kills
@@ -93,8 +94,9 @@ class KillSwitch:
         The program stops the whole account instead of one more strategy once the kills of programs are many, for this
         account or for all. It raises TooManyKills only if as many accounts were stopped that no room is left.
         """
+        assert request.by in PROGRAMS, "kills of people are counted apart"
         assert request.everything or request.account is not None, "a program stops an account's orders, or everything"
-        check_kill(request, self._venues)
+        _check_request(request, self._venues)
         if new_id is not None and (known := await self._kills.find(new_id)) is not None:
             return known
         active = await self._kills.active()
@@ -208,11 +210,21 @@ def check_room(active: Sequence[Kill], new: Kill) -> None:
     next_step = "look at their causes and clear some, `switchyard kills list` shows them"
     if not is_of_everything:
         next_step += "; a kill of everything can still be set"
-    raise TooManyKills(count_max, "programs" if new.is_automatic else "people", next_step)
+    raise TooManyKills.of(count_max, "programs" if new.is_automatic else "people", next_step)
 
 
 def check_kill(request: KillRequest, venues: Collection[VenueName]) -> None:
-    """Raise InvalidField for a kill that is malformed or that would cover nothing; needs no database."""
+    """Raise InvalidField for a kill of a person that is malformed or that would cover nothing; needs no database."""
+    if request.by in PROGRAMS:
+        raise InvalidField(
+            "by",
+            f"{request.by!r} is the name of a program that sets kills: use a person's name (over HTTP it is the "
+            "subject of the token)",
+        )
+    _check_request(request, venues)
+
+
+def _check_request(request: KillRequest, venues: Collection[VenueName]) -> None:
     check_label("by", request.by)
     check_label("reason", request.reason, REASON_LENGTH_MAX)
     named = (request.account, request.strategy, request.venue, request.symbol)

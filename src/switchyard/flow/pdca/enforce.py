@@ -36,11 +36,12 @@ class Enforcement:
     async def __call__(self, request: RecheckRequest, strategy: Strategy, reasons: tuple[str, ...]) -> str | None:
         """Restrict the strategy; returns what was done.
 
-        None if a later recheck has judged the strategy since, or if it was deleted or belongs to no account.
+        None if a later recheck has judged the strategy since, or if it belongs to no account or was deleted, also if
+        one of its name was registered since.
         """
         account, name = strategy.account_id, strategy.strategy_id
         known = await self._registry.strategy(strategy.key)
-        if account is None or known is None:
+        if account is None or known is None or known.created_at != strategy.created_at:
             return None
         if known.last_requested_at is not None and known.last_requested_at > request.created_at:
             return None

@@ -13,12 +13,12 @@ from switchyard.domain.events import SYSTEM_ACCOUNT, event
 from switchyard.domain.facts import CutFact
 from switchyard.domain.lines import line_hash, parse_line
 from switchyard.domain.signed_head import parse_head
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.readers.head import HEAD_SECONDS, check_history, head_content
 from switchyard.flow.wake import Wake
 from switchyard.ports.audit_file import AuditFile
 from switchyard.ports.clock import Clock
-from switchyard.ports.head_file import HeadFile
+from switchyard.ports.installation import HeadFile
 from switchyard.ports.journal import PAGE_MAX, Head, Journal, Lines
 from switchyard.telemetry.metrics import Metrics
 

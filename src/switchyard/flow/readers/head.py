@@ -15,7 +15,7 @@ from switchyard.domain.chain import stamp
 from switchyard.domain.errors import HistoryMismatch, SwitchyardError
 from switchyard.domain.signed_head import SignedHead, parse_head
 from switchyard.ports.clock import Clock
-from switchyard.ports.head_file import HeadFile
+from switchyard.ports.installation import HeadFile
 from switchyard.ports.journal import Head, Journal
 from switchyard.telemetry.metrics import Metrics
 

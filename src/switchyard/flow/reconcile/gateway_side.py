@@ -13,7 +13,6 @@ from switchyard.domain.reconcile.breaks import Difference, break_id
 from switchyard.domain.reconcile.gateway import BookedFills, compare_positions, order_difference, unexplained
 from switchyard.flow.reconcile.ledger_fold import AccountFold, readable, units_of
 from switchyard.flow.reconcile.orphans import Orphans
-from switchyard.flow.reconcile.pace import Pace
 from switchyard.ports.accounts import Accounts, UnfinishedFilter
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -29,14 +28,11 @@ FillsByOrder = Mapping[OrderId, list[tuple[Difference, bool]]]
 class GatewaySide:
     """Orders and positions of accounts, as the gateway has them."""
 
-    def __init__(
-        self, *, journal: Journal, queries: Queries, accounts: Accounts, ledger: Ledger, pace: Pace, clock: Clock
-    ) -> None:
+    def __init__(self, *, journal: Journal, queries: Queries, accounts: Accounts, ledger: Ledger, clock: Clock) -> None:
         self._journal = journal
         self._queries = queries
         self._accounts = accounts
         self._ledger = ledger
-        self._pace = pace
         self._clock = clock
 
     async def compare(
@@ -87,7 +83,6 @@ class GatewaySide:
                     found.append(one)
                 elif order is not None and is_final(order.status):
                     del fold.orders[order_id]
-            await self._pace.rest()
         return found, left
 
     async def _add_unfinished(self, fold: AccountFold) -> None:
@@ -99,7 +94,6 @@ class GatewaySide:
             for order in page:
                 fold.orders.setdefault(order.order_id, None)
             after = page[-1].order_id
-            await self._pace.rest()
 
     async def _booked(self, account: AccountId, order_id: OrderId) -> BookedFills | None:
         """What the ledger has of an order, read whole."""
@@ -130,7 +124,6 @@ class GatewaySide:
                 if position.updated_at > quiet_since and not same_fills:
                     left.add(break_id("position", (fold.account, position.symbol)))
             after = page[-1].symbol
-            await self._pace.rest()
         here = dict(fold.units)
         for entry in orphans.of(fold.account):
             # The gateway does not have them either; each is a break of its own.

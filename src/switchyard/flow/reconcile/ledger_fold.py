@@ -16,7 +16,6 @@ from switchyard.domain.money import EXACT, ZERO
 from switchyard.domain.reconcile.breaks import Difference
 from switchyard.domain.reconcile.gateway import BookedFills
 from switchyard.domain.reconcile.ledger import broken_chain
-from switchyard.flow.reconcile.pace import Pace
 from switchyard.ports.ledger import ENTRIES_MAX, StoredEntry
 from switchyard.ports.ledger_dump import DumpedEntry, LedgerDump
 
@@ -103,9 +102,8 @@ class AccountFold:
 class LedgerFold:
     """All accounts."""
 
-    def __init__(self, dump: LedgerDump, pace: Pace, drop_agreeing: Callable[[AccountFold], Awaitable[None]]) -> None:
+    def __init__(self, dump: LedgerDump, drop_agreeing: Callable[[AccountFold], Awaitable[None]]) -> None:
         self._dump = dump
-        self._pace = pace
         self._drop_agreeing = drop_agreeing
         self.accounts: dict[AccountId, AccountFold] = {}
 
@@ -132,7 +130,6 @@ class LedgerFold:
                 if last is not None:
                     on_entry(last)
             fold.forget_days()
-            await self._pace.rest()
             if len(fold.orders) > fold.orders_max:
                 await self._drop_agreeing(fold)
                 fold.orders_max = max(ORDERS_MAX, 2 * len(fold.orders))

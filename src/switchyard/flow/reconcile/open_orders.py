@@ -10,7 +10,6 @@ from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.orders import Order
 from switchyard.domain.reconcile.breaks import Difference
 from switchyard.domain.reconcile.venue import OpenThere, open_order_difference
-from switchyard.flow.reconcile.pace import Pace
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
 from switchyard.ports.statement import VenueStatement
@@ -19,7 +18,7 @@ PAGE: Final = 500
 
 
 async def compare_open_orders(
-    venue: VenueStatement, journal: Journal, queries: Queries, quiet_since: datetime, pace: Pace
+    venue: VenueStatement, journal: Journal, queries: Queries, quiet_since: datetime
 ) -> list[tuple[Difference, bool]]:
     """The differences, each with whether its order was active just now; raises VenueUnavailable."""
     shown: dict[VenueClientOrderId, OpenThere] = {}
@@ -28,7 +27,6 @@ async def compare_open_orders(
         for order in page:
             shown[order.venue_client_order_id] = order.qty, order.filled_qty, order.symbol
             times[order.venue_client_order_id] += 1
-        await pace.rest()
     found: list[tuple[Difference, bool]] = []
     listed = list(shown)
     for start in range(0, len(listed), PAGE):
@@ -41,12 +39,10 @@ async def compare_open_orders(
             one = open_order_difference(venue.name, client_id, ours, shown[client_id], times=times[client_id])
             if one is not None:
                 found.append((one, ours is not None and ours.updated_at > quiet_since))
-        await pace.rest()
     after = None
     while orders := await queries.open_orders(venue.name, after=after, limit=PAGE):
         found += _absent(venue, orders, shown, quiet_since)
         after = orders[-1].order_id
-        await pace.rest()
     return found
 
 

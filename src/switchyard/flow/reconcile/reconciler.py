@@ -31,7 +31,6 @@ from switchyard.flow.reconcile.gateway_side import GatewaySide
 from switchyard.flow.reconcile.ledger_fold import AccountFold, LedgerFold
 from switchyard.flow.reconcile.open_orders import compare_open_orders
 from switchyard.flow.reconcile.orphans import Orphans
-from switchyard.flow.reconcile.pace import Pace
 from switchyard.flow.reconcile.settling import current_breaks, settle
 from switchyard.flow.reconcile.statement_match import AccountsOf, StatementMatch, TooMany
 from switchyard.flow.reconcile.tables import compare_tables_of
@@ -81,7 +80,6 @@ class Reconciler:
         venues: Mapping[VenueName, VenueStatement | str],
         breaks: BreakStore,
         clock: Clock,
-        pace: Pace,
         metrics: ReconcileMetrics,
         quiet: timedelta,
         interval: timedelta,
@@ -96,7 +94,6 @@ class Reconciler:
         self._venues = venues
         self.breaks = breaks
         self._clock = clock
-        self._pace = pace
         self._metrics = metrics
         self._quiet = quiet
         self.interval_seconds = interval.total_seconds()
@@ -143,7 +140,7 @@ class Reconciler:
 
     def _restart(self) -> None:
         self._read_from = self._clock.monotonic()
-        self._fold = LedgerFold(self._dump, self._pace, self._gateway.drop_agreeing)
+        self._fold = LedgerFold(self._dump, self._gateway.drop_agreeing)
         self._matches = {
             name: StatementMatch(
                 venue, journal=self._journal, queries=self._queries, lookup=self._lookup, fold=self._fold
@@ -196,7 +193,7 @@ class Reconciler:
     ) -> list[tuple[Difference, bool]]:
         scope = open_orders_scope(match.name)
         try:
-            found = await compare_open_orders(match.venue, self._journal, self._queries, quiet_since, self._pace)
+            found = await compare_open_orders(match.venue, self._journal, self._queries, quiet_since)
         except VenueUnavailable as error:
             findings.skip(scope, str(error))
             return []
@@ -229,7 +226,6 @@ class Reconciler:
                 until = min(each.reached_at for each in reading.values())
                 for account in accounts:
                     await self._fold.advance(account, self._note_entry, until=until)
-            await self._pace.rest()
 
     async def _fold_all(self, findings: Collected) -> set[AccountId]:
         """Fold every account, once the books have read it, as far as it is then; returns those behind or halted.
@@ -248,7 +244,6 @@ class Reconciler:
                     why = account.halted or f"the books have read event {account.seq} of {wanted}"
                     findings.skip(gateway_scope(account.account_id), why)
                 await self._advance(account.account_id, account.head.number)
-                await self._pace.rest()
             before = page[-1].account_id
         return behind
 
@@ -298,7 +293,6 @@ class Reconciler:
             orphan(entry) for entry in orphans.of(fold.account) if entry.legs and entry.entry_id not in fold.taken_back
         )
         await compare_tables_of(fold, self._lookup, findings, self._advance)
-        await self._pace.rest()
 
     async def _advance(self, account: AccountId, up_to: int) -> None:
         await self._fold.advance(account, self._note_entry, up_to=up_to)

@@ -19,7 +19,7 @@ from switchyard.domain.orders import OrderRequest
 from switchyard.domain.risk.checks import CheckResult
 from switchyard.domain.risk.contents import CONTENT, content_digest
 from switchyard.domain.risk.reasons import Violation
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.ports.clock import Clock
 from switchyard.ports.keys import KeyStore
 

@@ -9,8 +9,8 @@ import structlog
 
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.risk.checks import Check, CheckResult, Kind, kind_of
+from switchyard.domain.risk.context import OrderContext
 from switchyard.domain.risk.reasons import RISK_REASONS, Violation
-from switchyard.domain.risk.subject import Subject
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -30,7 +30,7 @@ class PreTradeRisk:
         # Every series from the start: an alert on a counter that appears with its first rejection misses that one.
         self._rejections = {reason: metrics.risk_rejections.labels(reason) for reason in RISK_REASONS}
 
-    def judge(self, subject: Subject) -> Violation | None:
+    def judge(self, subject: OrderContext) -> Violation | None:
         """Return the violation of the first check that fails; none where all pass."""
         kind = kind_of(subject)
         is_known = kind in self._passed
@@ -44,7 +44,7 @@ class PreTradeRisk:
             self._passed.add(kind)
         return None
 
-    def checks(self, subject: Subject) -> list[CheckResult]:
+    def checks(self, subject: OrderContext) -> list[CheckResult]:
         """Return the result of every check."""
         return [CheckResult(check.name, check.judge(subject)) for check in self._checks]
 

@@ -7,7 +7,7 @@ what was answered; writes nothing.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -122,16 +122,6 @@ class _Venue:
         """How many orders were let in and are not answered."""
         return self.entering + len(self.unanswered)
 
-    def account(self, account_id: AccountId) -> _Account:
-        """Return what the account has on its way."""
-        return self.accounts.get(account_id) or self.accounts.setdefault(account_id, _Account())
-
-    def drop_idle(self, account_id: AccountId) -> None:
-        """Forget an account that has nothing on its way."""
-        account = self.accounts[account_id]
-        if not account.entering and not account.queued:
-            del self.accounts[account_id]
-
     def arrive(self, account_id: AccountId) -> None:
         """Count an account as one that places orders."""
         if account_id not in self._arrived:
@@ -147,14 +137,19 @@ class _Venue:
     def enter(self, account_id: AccountId) -> None:
         """Let a request in."""
         self.entering += 1
-        self.account(account_id).entering += 1
+        account = self.accounts.get(account_id)
+        if account is None:
+            account = self.accounts[account_id] = _Account()
+        account.entering += 1
         self.let_in += 1
 
     def leave(self, account_id: AccountId) -> None:
         """Take note that the commit of a request that was let in has ended."""
         self.entering -= 1
-        self.accounts[account_id].entering -= 1
-        self.drop_idle(account_id)
+        account = self.accounts[account_id]
+        account.entering -= 1
+        if not account.entering and not account.queued:
+            del self.accounts[account_id]
 
     def begin(self, order_id: OrderId) -> bool:
         """Take note that a first attempt has begun; returns whether it was the last that the account had queued."""
@@ -163,7 +158,8 @@ class _Venue:
             return False
         account = self.accounts[account_id]
         account.queued -= 1
-        self.drop_idle(account_id)
+        if not account.entering and not account.queued:
+            del self.accounts[account_id]
         return not account.queued
 
     def is_full(self, account_id: AccountId) -> bool:
@@ -198,7 +194,10 @@ class _Venue:
         """Count an order that was accepted."""
         self.unanswered[order_id] = now
         self.queued[order_id] = now, account_id
-        self.account(account_id).queued += 1
+        account = self.accounts.get(account_id)
+        if account is None:
+            account = self.accounts[account_id] = _Account()
+        account.queued += 1
 
     def note_pace(self, seconds: float) -> None:
         """Learn how many requests are let in within this time, and so how many may wait."""
@@ -225,6 +224,8 @@ class AdmissionWindow:
         self._forecast = forecast
         self._clock = clock
         self._sender: Sender | None = None
+        self._is_letting_in = False
+        """Whether `_let_in_all` will run in this turn of the event loop."""
         self.size = WINDOW_MIN
         self._looked_at = clock.monotonic()
         self._venues = {name: _Venue() for name in venues}
@@ -267,8 +268,9 @@ class AdmissionWindow:
 
     def turns_away(self, account_id: AccountId) -> bool:
         """Whether every new order of the account would be rejected: the body of its request need not be read."""
-        if not all(venue.is_full(account_id) for venue in self._venues.values()):
-            return False
+        for venue in self._venues.values():
+            if not venue.is_full(account_id):
+                return False
         self._turned_away.inc()
         return True
 
@@ -276,6 +278,7 @@ class AdmissionWindow:
         """Let a new order in if there is room; `leave` must follow once its commit has ended."""
         venue = self._venues[name]
         venue.arrive(account_id)
+        # Behind the others of its account, unless the venue is the limit and the order has no send deadline.
         waits_behind = account_id in venue.lines and not (venue.is_limit and time_in_force not in SEND_DEADLINES)
         if waits_behind or not self._has_room(name, venue, account_id, time_in_force):
             return False
@@ -304,21 +307,35 @@ class AdmissionWindow:
         """The commit of a request that was let in has ended; `note` has counted its order, if it made one."""
         venue = self._venues[name]
         venue.leave(account_id)
-        self._let_in(name, venue)
+        if venue.lines:
+            self._let_in_soon()
 
-    def note(self, change: Change) -> None:
-        """Count what a committed change accepts, and what it shows to be answered."""
-        for row in change.outbox:
-            venue = self._venues.get(row.venue)
-            if venue is None or row.kind != "new":
-                continue
-            if row.version > 1:
-                was_queued = venue.begin(row.order_id)
-                was_unanswered = row.status != "sending" and venue.unanswered.pop(row.order_id, None) is not None
-                if was_unanswered or was_queued:
-                    self._let_in(row.venue, venue)
-            elif self._sender is not None and self._sender.owns(row.lane):
-                venue.queue(row.order_id, change.orders[0].account_id, self._clock.monotonic())
+    def note(self, changes: Sequence[Change]) -> None:
+        """Count what committed changes accept, and what they show to be answered."""
+        now = self._clock.monotonic()
+        for change in changes:
+            for row in change.outbox:
+                venue = self._venues.get(row.venue)
+                if venue is None or row.kind != "new":
+                    continue
+                if row.version > 1:
+                    was_queued = venue.begin(row.order_id)
+                    was_unanswered = row.status != "sending" and venue.unanswered.pop(row.order_id, None) is not None
+                    if venue.lines and (was_unanswered or was_queued):
+                        self._let_in_soon()
+                elif self._sender is not None and self._sender.owns(row.lane):
+                    venue.queue(row.order_id, change.orders[0].account_id, now)
+
+    def _let_in_soon(self) -> None:
+        """Let requests in once for all orders of a commit group, and not once for each of them."""
+        if not self._is_letting_in:
+            self._is_letting_in = True
+            asyncio.get_running_loop().call_soon(self._let_in_all)
+
+    def _let_in_all(self) -> None:
+        self._is_letting_in = False
+        for name, venue in self._venues.items():
+            self._let_in(name, venue)
 
     def _has_room(
         self, name: VenueName, venue: _Venue, account_id: AccountId, time_in_force: TimeInForce | None

@@ -10,7 +10,7 @@ import msgspec
 
 from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.ids import VenueName
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Capabilities, Lookup
 

@@ -13,29 +13,28 @@ from functools import partial
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import OrderState, OutboxKey
+from switchyard.domain.outbox import OrderState, OutboxKey, never_lost
 from switchyard.domain.risk.reasons import Violation
 from switchyard.flow.active_kills import ActiveKills
-from switchyard.flow.decide import decide_all
+from switchyard.flow.commit.groups import Answer, Decided, Decision, Failed, Positions
+from switchyard.flow.commit.sequencer import Sequencer, decide_all
+from switchyard.flow.commit.states import after
 from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.health.choice import VenueChoice
-from switchyard.flow.proposals import Answer, Decided, Failed, Positions, Proposal
 from switchyard.flow.sending.collars import Guard, waits_for_a_quote
-from switchyard.flow.sending.express import Express
 from switchyard.flow.sending.failover import Failover
-from switchyard.flow.sending.instead import Instead
+from switchyard.flow.sending.inline_first_send import InlineFirstSend
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys, is_stray
 from switchyard.flow.sending.moved import log_moved
-from switchyard.flow.sending.outcomes import FirstReports, NoteAnswer, OutcomeWriter, ignore_answer
+from switchyard.flow.sending.outcomes import AppliesReports, NoteAnswer, OutcomeWriter, ignore_answer
+from switchyard.flow.sending.pre_send_checks import PreSendChecks
 from switchyard.flow.sending.rates import VenueRates
 from switchyard.flow.sending.recover import Recovery, WasRead, always_read
 from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sending.sends import Send, Sends, line_of
 from switchyard.flow.sending.sent_ids import SentIds
 from switchyard.flow.sending.waiting import WaitingLanes
-from switchyard.flow.sequencer import Sequencer
-from switchyard.flow.states import after
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.liveness import Liveness
@@ -76,7 +75,7 @@ class Dispatcher:
         waiting: WaitingLanes,
         sent_ids: SentIds | None = None,
         guard: Guard | None = None,
-        first_reports: Mapping[VenueName, FirstReports] | None = None,
+        inline_reports: Mapping[VenueName, AppliesReports] | None = None,
         note_answer: NoteAnswer = ignore_answer,
         health: HealthBoard | None = None,
         choice: VenueChoice | None = None,
@@ -105,7 +104,9 @@ class Dispatcher:
         self._waiting = waiting
         self._first_sends = FirstSends(venues, clock)
         self._retries = decisions.retry_limits(retry_max, wait_max, partial(_counted_from, clock))
-        self._instead = Instead(self._first_sends, kills, self._retries)
+        may_be_lost = never_lost if lost_keys is None else lost_keys.history.may_have_sent
+        is_unasked = never_lost if lost_keys is None else lost_keys.is_unasked
+        self._checks = PreSendChecks(self._first_sends, kills, self._retries, is_unasked)
         self._outcomes = OutcomeWriter(
             worker=worker,
             sequencer=sequencer,
@@ -115,9 +116,10 @@ class Dispatcher:
             metrics=metrics,
             retries=self._retries,
             first_sends=self._first_sends,
-            first_reports={} if first_reports is None else first_reports,
+            inline_reports={} if inline_reports is None else inline_reports,
             can_move=lambda order: self._failover.can_move(order, self._sendable),
             note_answer=note_answer,
+            may_be_lost=may_be_lost,
         )
         self._failover = Failover(
             choice=choice,
@@ -144,7 +146,7 @@ class Dispatcher:
             health=self._health,
             tracer=tracer,
         )
-        self.express = Express(
+        self.inline_first_send = InlineFirstSend(
             worker=worker,
             sends=self._sends,
             lanes=lanes,
@@ -154,7 +156,7 @@ class Dispatcher:
             lost_keys=lost_keys,
             clock=clock,
         )
-        sequencer.begin_first_attempts(self.express)
+        sequencer.first_attempts = self.inline_first_send
         self._recovery = Recovery(
             worker=worker,
             queries=queries,
@@ -167,12 +169,13 @@ class Dispatcher:
             stuck_after=stuck_after,
             retries=self._retries,
             was_read=was_read,
+            may_be_lost=may_be_lost,
         )
 
     async def run(self, wake: Wake) -> None:
         """Send for as long as the process lives."""
         await self._liveness.hold(self._worker)
-        self.express.start()
+        self.inline_first_send.start()
         recovered_at = float("-inf")
         while True:
             # Also before the next claim, where an attempt may have to go back into the queue before those behind it.
@@ -271,7 +274,7 @@ class Dispatcher:
 
     def begins_at_once(self, venue: VenueName) -> bool:
         """Whether first attempts at this venue begin in the commits that accept their orders."""
-        return self.express.serves(venue)
+        return self.inline_first_send.serves(venue)
 
     def at_venue(self, venue: VenueName) -> int:
         """How many requests the venue has not answered yet."""
@@ -287,7 +290,7 @@ class Dispatcher:
         """Wait for the sends under way, for a limited time; recovery settles the rest after the next start."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_max):
-                self.express.stop()
+                self.inline_first_send.stop()
                 if self._claiming is not None:
                     await asyncio.wait({self._claiming})
                 await self._sends.drain()
@@ -321,7 +324,7 @@ class Dispatcher:
         for due, answer in zip(page, answers, strict=True):
             match answer:
                 case Decided(before, change) if change.outbox[0].status == "sending":
-                    send = Send(change.outbox[0], after(before, change.orders[0], change), begun_at)
+                    send = Send(change.outbox[0], after(before, change.orders[0], change), begun_at, due.row.key)
                     sends.append(send._replace(would_pass=send.is_first and send.line in failed_lines))
                 case Decided(_, change):
                     log_moved(due.row, change.outbox[0], change.orders[0])
@@ -334,7 +337,7 @@ class Dispatcher:
         # The others were claimed by another worker or have changed.
         return sum(answer is not None for answer in answers)
 
-    async def _propose(self, proposals: Sequence[Proposal]) -> list[Answer]:
+    async def _propose(self, proposals: Sequence[Decision]) -> list[Answer]:
         """Propose, and note the kills that have rejected an attempt: decided again, their orders end."""
         answers = await self._sequencer.propose(proposals)
         self._kills.note_conflicts(answers)
@@ -347,17 +350,17 @@ class Dispatcher:
         doubt = partial(self._outcomes.write_doubt, code="EXECUTED_BEFORE")
         return await self._lost_keys.absent(page, self._open, doubt)
 
-    def _proposal(self, due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> Proposal:
+    def _proposal(self, due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> Decision:
         claimed = due.row
 
         def decision(newest: OrderState, _: Positions) -> Change | None:
             row = newest.find(claimed.kind, claimed.number)
             if row is None or row.version != claimed.version:
                 return None
-            instead = self._instead.of_message(newest, row, breaches, now)
+            instead = self._checks.of_message(newest, row, breaches, now)
             return instead or decisions.begin_attempt(newest, row, self._worker, now)
 
-        return Proposal(claimed.order_id, decision)
+        return Decision(claimed.order_id, decision)
 
 
 def _counted_from(clock: Clock, time: datetime) -> datetime:

@@ -15,10 +15,10 @@ from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.flow.active_kills import ActiveKills
-from switchyard.flow.decide import Propose, decide_all
+from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
+from switchyard.flow.commit.sequencer import Propose, decide_all
 from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.health.choice import VenueChoice
-from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.ports.clock import Clock
@@ -118,7 +118,7 @@ class Failover:
         order = due.state.order
         if due.reported_before or not decisions.may_move(due.state):
             return None
-        if self._lost_keys is not None and self._lost_keys.may_be_anywhere(order):
+        if self._lost_keys is not None and self._lost_keys.history.may_have_placed(order):
             return None
         to = self._target(order, sendable)
         reason = self._health.reason(order.venue)
@@ -134,7 +134,7 @@ class Failover:
             return None
         return self._choice.instead_of(order, problem)
 
-    def _proposal(self, move: Move) -> Proposal:
+    def _proposal(self, move: Move) -> Decision:
         def decision(newest: OrderState, _: Positions) -> Change | None:
             order = newest.order
             if order.venue != move.due.row.venue or not decisions.may_move(newest):
@@ -143,4 +143,4 @@ class Failover:
                 return None  # it ends, or waits for another venue
             return decisions.reroute(newest, move.to, move.reason, self._clock.now())
 
-        return Proposal(move.due.row.order_id, decision)
+        return Decision(move.due.row.order_id, decision)

@@ -103,12 +103,17 @@ class Turn:
         self._departures = departures
         self._key = key
         self._before = before
-        self._departed = asyncio.Event()
+        self.has_departed = False
+        """Whether this send has left, or will not be sent now."""
+        self._departed: asyncio.Event | None = None
+        """Made if another send waits for it."""
         self._is_held_back = False
         self._has_given_up = False
 
     async def comes_within(self, seconds: float) -> bool:
         """Wait until the send before this one has left; false where it has not within this time."""
+        if self._before is None:
+            return True
         try:
             async with asyncio.timeout(seconds):
                 while (before := self.before) is not None and not before.has_departed:
@@ -146,19 +151,20 @@ class Turn:
 
     def depart(self) -> None:
         """Let the next send in the line go; may be called more than once."""
-        self._departed.set()
+        if self.has_departed:
+            return
+        self.has_departed = True
+        if self._departed is not None:
+            self._departed.set()
         self._departures.remove(self._key, self)
         if not self._has_given_up:
             self._before = None  # otherwise a long line would be kept whole
 
-    @property
-    def has_departed(self) -> bool:
-        """Whether this send has left, or will not be sent now."""
-        return self._departed.is_set()
-
     async def wait(self) -> None:
         """Wait until it has departed."""
-        await self._departed.wait()
+        if not self.has_departed:
+            self._departed = self._departed or asyncio.Event()
+            await self._departed.wait()
 
 
 class Departures:

@@ -1,18 +1,16 @@
 """Keys of a history that a restore has lost: their orders may be at the venue under the same client order ids.
 
 The venue's reports and open orders show most of them before the first send. An order that has ended and whose report
-was lost shows only in a lookup, so the venues are asked before the first send. Reads the clock and asks venues.
+was lost shows only in a lookup, so the venues are asked before the first send. Asks venues.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from datetime import datetime, timedelta
 
-from switchyard.domain.idempotency import is_lost_key_alive
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow, is_first_attempt
-from switchyard.ports.clock import Clock
+from switchyard.flow.lost_history import LostHistory
 from switchyard.ports.outbox import Due
 from switchyard.ports.venue import Venue, VenueUnavailable
 
@@ -26,28 +24,23 @@ class LostKeys:
 
     def __init__(
         self,
-        restored_at: datetime | None,
-        key_ttl: timedelta,
+        history: LostHistory,
         venues: Mapping[VenueName, Venue],
-        clock: Clock,
         venues_of: Callable[[str], Sequence[VenueName]] = _no_others,
     ) -> None:
-        """`restored_at`: the last restore, none if there was none; `venues_of`: the venues that a symbol may go to."""
-        self._restored_at = restored_at
-        self._key_ttl = key_ttl
+        """`venues_of`: the venues that a symbol may go to."""
+        self.history = history
         self._venues = venues
-        self._clock = clock
         self._venues_of = venues_of
 
     def must_ask(self, order: Order, row: OutboxRow) -> bool:
         """Whether a venue must be asked before the order's first send."""
-        return self._restored_at is not None and bool(self._to_ask(order, row))
+        return bool(self._to_ask(order, row))
 
-    def may_be_anywhere(self, order: Order) -> bool:
-        """Whether the lost history may have sent the order's key, perhaps to another venue: it keeps its venue."""
-        if self._restored_at is None or order.idempotency_key is None or order.accepted_at < self._restored_at:
-            return False
-        return is_lost_key_alive(self._restored_at, self._key_ttl, self._clock.now(), self._clock.jumped_at)
+    def is_unasked(self, order: Order, row: OutboxRow) -> bool:
+        """Whether a claimed row may be at its venue, because that is not asked before the claim."""
+        was_asked = row.kind == "new" and self.history.is_asked_first(row.venue)
+        return not was_asked and self.history.may_have_sent(order, row)
 
     async def absent(
         self, page: Sequence[Due], synced: Container[VenueName], note_found: Callable[[Due], Awaitable[None]]
@@ -77,26 +70,15 @@ class LostKeys:
         return all(order is None for order in found)
 
     def _to_ask(self, order: Order, row: OutboxRow) -> list[VenueName]:
-        asked = [row.venue] if self.may_include(order, row) else []
-        if not is_first_attempt(row) or row.last_error == "NOT_SENT_BY_DECISION" or not self.may_be_anywhere(order):
-            return asked
-        others = (venue for venue in self._venues_of(order.symbol) if venue != row.venue)
-        return asked + [venue for venue in others if self._venues[venue].capabilities.lookup != "none"]
+        """The venues to ask before the order's first send.
 
-    def may_include(self, order: Order, row: OutboxRow) -> bool:
-        """Whether the order's own venue must be asked before its first send.
-
-        One 'absent' is enough: the venue was opened only after no request of the lost history could still arrive. A
-        venue that deduplicates permanently recognises the order itself.
+        One 'absent' is enough: a venue is opened only after no request of the lost history can still arrive.
         """
-        if self._restored_at is None or not is_first_attempt(row):
-            return False
-        capabilities = self._venues[row.venue].capabilities
-        if capabilities.dedupe == "permanent" or capabilities.lookup == "none":
-            return False
-        if order.accepted_at < self._restored_at or row.last_error == "NOT_SENT_BY_DECISION":
-            return False
-        return is_lost_key_alive(self._restored_at, self._key_ttl, self._clock.now(), self._clock.jumped_at)
+        if not is_first_attempt(row) or not self.history.may_have_sent(order, row):
+            return []
+        others = (venue for venue in self._venues_of(order.symbol) if venue != row.venue)
+        asked = [row.venue] if self.history.is_asked_first(row.venue) else []
+        return asked + [venue for venue in others if self._venues[venue].capabilities.lookup != "none"]
 
 
 def is_stray(due: Due) -> bool:

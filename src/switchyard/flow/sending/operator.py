@@ -12,7 +12,7 @@ from switchyard.domain.labels import check_label
 from switchyard.domain.lines import data_of, decode_order_fact
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
-from switchyard.flow.decide import Commit, decide
+from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries

@@ -13,18 +13,18 @@ import msgspec
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed
+from switchyard.domain.changes import Change, Committed, merged
 from switchyard.domain.errors import GroupRejected, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow
+from switchyard.domain.outbox import SETTLED, MayBeLost, OrderState, OutboxRow, never_lost
 from switchyard.domain.reasons import DoubtCode, SendCode, described
 from switchyard.domain.reports import ExecutionReport
-from switchyard.flow.decide import decide_all
-from switchyard.flow.proposals import Answer, Decided, Failed, Positions, Proposal
+from switchyard.flow.commit.groups import Answer, Decided, Decision, Failed, Positions
+from switchyard.flow.commit.sequencer import Sequencer, decide_all
+from switchyard.flow.commit.states import after
 from switchyard.flow.sending.moved import log_moved
 from switchyard.flow.sending.resend import FirstSends
-from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.clock import Clock
 from switchyard.ports.outbox import Due
 from switchyard.ports.randomness import Randomness
@@ -52,15 +52,15 @@ class Ended(NamedTuple):
     outcome: AttemptOutcome
 
 
-class FirstReports(Protocol):
+class AppliesReports(Protocol):
     """Applies the reports that came with a venue's answers; part of the recorder of a venue."""
 
-    def begin(self, order: Order, reports: Sequence[ExecutionReport], now: datetime) -> list[Proposal]:
-        """The proposals that apply the reports on the order; `end` must follow where there are any."""
+    def begin(self, order: Order, reports: Sequence[ExecutionReport], now: datetime) -> list[Decision]:
+        """Return the decisions that apply the reports on the order, or none; otherwise `end` must follow."""
         ...
 
-    def end(self, reports: Sequence[ExecutionReport], answers: Sequence[Answer]) -> None:
-        """The proposals of these reports were answered; without answers they were not."""
+    def end(self, reports: Sequence[ExecutionReport], applied: Sequence[Decided]) -> None:
+        """Take note that the first of these reports were applied."""
         ...
 
 
@@ -90,12 +90,14 @@ class OutcomeWriter:
         metrics: Metrics,
         retries: decisions.RetryLimits,
         first_sends: FirstSends,
-        first_reports: Mapping[VenueName, FirstReports],
+        inline_reports: Mapping[VenueName, AppliesReports],
         can_move: Callable[[Order], bool] = _never,
         note_answer: NoteAnswer = ignore_answer,
+        may_be_lost: MayBeLost = never_lost,
     ) -> None:
         """`can_move`: whether an order that is proven unsent leaves its venue at once."""
         self._note_answer = note_answer
+        self._may_be_lost = may_be_lost
         self._worker = worker
         self._sequencer = sequencer
         self._venues = venues
@@ -104,7 +106,7 @@ class OutcomeWriter:
         self._metrics = metrics
         self._retries = retries
         self._first_sends = first_sends
-        self._first_reports = first_reports
+        self._inline_reports = inline_reports
         self._can_move = can_move
 
     async def write(self, ended: Sequence[Ended]) -> int:
@@ -140,34 +142,32 @@ class OutcomeWriter:
         return written
 
     async def _proposed(self, ended: Sequence[Ended]) -> list[Decided | Failed | None]:
-        """Propose the outcomes, each followed by the reports that came with it; returns the answers to the outcomes."""
+        """Propose the outcomes, each with the reports that came with it; returns the answers to the outcomes."""
         now = self._clock.now()
-        outcomes = [self._proposal(*attempt, now) for attempt in ended]
-        page: list[Proposal] = []
-        places: list[int] = []
-        carried: list[tuple[FirstReports, Sequence[ExecutionReport], int]] = []
-        for attempt, outcome in zip(ended, outcomes, strict=True):
-            places.append(len(page))
-            page.append(outcome)
-            applier, reports = self._first_reports.get(attempt.row.venue), _reports_of(attempt)
-            order = self._sequencer.states.order(attempt.row.order_id) if reports else None
-            if applier is not None and order is not None and (proposals := applier.begin(order.order, reports, now)):
-                # With the positions of its reports, so that they wait together for what is being committed.
-                positions = proposals[0].positions
-                if len(proposals) > 1:
-                    positions = tuple(dict.fromkeys(key for proposal in proposals for key in proposal.positions))
-                page[-1] = Proposal(outcome.order_id, outcome.decide, positions)
-                carried.append((applier, reports, len(page)))
-                page += proposals
+        page: list[Decision] = []
+        inline: list[tuple[int, _Settlement, AppliesReports, Sequence[ExecutionReport]]] = []
+        for row, outcome in ended:
+            decision = self._decision(row, outcome, now)
+            reports: Sequence[ExecutionReport] = outcome.reports if isinstance(outcome, Accepted) else ()
+            state = self._sequencer.states.orders.get(row.order_id) if reports else None
+            applier = self._inline_reports.get(row.venue)
+            if applier is not None and state is not None and (steps := applier.begin(state.order, reports, now)):
+                settlement = _Settlement(decision, steps)
+                inline.append((len(page), settlement, applier, reports))
+                decision = settlement.decision
+            page.append(decision)
         answers: Sequence[Answer] = ()
         try:
             answers = await self._sequencer.propose(page)
         finally:
-            for applier, reports, start in carried:
-                applier.end(reports, answers[start : start + len(reports)])
-        return await decide_all(self._sequencer.propose, outcomes, [answers[place] for place in places])
+            for place, settlement, applier, reports in inline:
+                is_committed = bool(answers) and isinstance(answers[place], Decided)
+                applier.end(reports, settlement.applied if is_committed else ())
+        for place, settlement, _, _ in inline:
+            page[place] = settlement.outcome  # after a conflict the reports are left to the recorder
+        return await decide_all(self._sequencer.propose, page, answers)
 
-    def _proposal(self, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Proposal:
+    def _decision(self, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Decision:
         def decision(newest: OrderState, _: Positions) -> Change | None:
             current = newest.find(row.kind, row.number)
             if current is None or current.attempt != row.attempt:
@@ -176,7 +176,7 @@ class OutcomeWriter:
                 return self._outcome_change(newest, current, outcome, now)
             return None
 
-        return Proposal(row.order_id, decision)
+        return Decision(row.order_id, decision)
 
     async def write_doubt(self, due: Due, code: DoubtCode, suspect: WorkerId | None = None) -> None:
         """Bring a row into doubt without an outcome; a version conflict means that one was recorded after all."""
@@ -240,8 +240,12 @@ class OutcomeWriter:
                     return decisions.record_doubt(state, row, code, resend_at, now, detail=detail)
                 if is_exhausted or self._would_be_too_late(state.order, row, code, retry_at):
                     reason = described(code, detail)
-                    return decisions.record_exhausted(state, row, now, detail=reason, bytes_sent=bytes_sent)
-                return decisions.record_unsent(state, row, code, retry_at, now, detail=detail, bytes_sent=bytes_sent)
+                    unsent = decisions.record_exhausted(state, row, now, detail=reason, bytes_sent=bytes_sent)
+                else:
+                    unsent = decisions.record_unsent(
+                        state, row, code, retry_at, now, detail=detail, bytes_sent=bytes_sent
+                    )
+                return decisions.unless_lost(unsent, state, row, self._may_be_lost, now)
             case Ambiguous(code, detail, address):
                 resend_at = retry_at if is_safe_to_repeat and not is_exhausted else None
                 return decisions.record_doubt(state, row, code, resend_at, now, detail=detail, address=address)
@@ -294,5 +298,33 @@ class OutcomeWriter:
             )
 
 
-def _reports_of(attempt: Ended) -> Sequence[ExecutionReport]:
-    return attempt.outcome.reports if isinstance(attempt.outcome, Accepted) else ()
+class _Settlement:
+    """The outcome of an attempt and the reports that came with it, as one decision."""
+
+    def __init__(self, outcome: Decision, reports: Sequence[Decision]) -> None:
+        self.outcome = outcome
+        self._reports = reports
+        self.applied: list[Decided] = []
+        """What the first reports changed, and the states before them."""
+        positions = tuple(dict.fromkeys([key for report in reports for key in report.positions]))
+        self.decision = Decision(outcome.order_id, self._decide, positions)
+
+    def _decide(self, state: OrderState, positions: Positions) -> Change | None:
+        self.applied = []
+        change = None if self.outcome.decide is None else self.outcome.decide(state, positions)
+        if change is None:
+            return None
+        changes, held = [change], dict(positions)
+        for report in self._reports:
+            state = after(state, changes[-1].orders[-1], changes[-1])
+            try:
+                applied = None if report.decide is None else report.decide(state, held)
+            except ArithmeticError:
+                break  # the recorder sets it aside
+            if applied is None or any(applied.executions == other.executions for other in changes):
+                break
+            self.applied.append(Decided(state, applied))
+            changes.append(applied)
+            for position in applied.positions:
+                held[position.account_id, position.symbol] = position
+        return merged(changes)

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import OutboxRow
-from switchyard.flow.decide import Commit
+from switchyard.domain.outbox import MayBeLost, OutboxRow
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.moved import log_moved
 from switchyard.flow.sending.outcomes import AttemptOutcome, Ended, OutcomeWriter, SenderDied
@@ -51,6 +51,7 @@ class Recovery:
         stuck_after: timedelta,
         retries: decisions.RetryLimits,
         was_read: WasRead,
+        may_be_lost: MayBeLost,
     ) -> None:
         self._worker = worker
         self._queries = queries
@@ -63,6 +64,7 @@ class Recovery:
         self._stuck_after = stuck_after
         self._retries = retries
         self._was_read = was_read
+        self._may_be_lost = may_be_lost
         self._after = 0
         """The journal number behind which the next page begins: orders that may wait do not hide those behind."""
 
@@ -113,8 +115,15 @@ class Recovery:
         now = self._clock.now()
         page = await self._queries.due(now, PAGE, closed, lanes, kind="new", after=self._after)
         self._after = page[-1].row.seq if len(page) == PAGE else 0
-        # One that the venue has reported on may have been executed: that is judged when the venue opens.
-        unsent = [due for due in page if due.state.order.status == "ACCEPTED" and not due.reported_before]
+        # One that the venue has reported on, or whose key it may know, may have been executed: that is judged when the
+        # venue opens.
+        unsent = [
+            due
+            for due in page
+            if due.state.order.status == "ACCEPTED"
+            and not due.reported_before
+            and not self._may_be_lost(due.state.order, due.row)
+        ]
         ends = [(due, end) for due in unsent if (end := self._end(due, locked, now)) is not None]
         outcomes = await asyncio.gather(*(self._commit(end) for _, end in ends))
         ended = [end for end, outcome in zip(ends, outcomes, strict=True) if isinstance(outcome, Committed)]

@@ -51,7 +51,8 @@ class FirstSends:
 
     def settle(self, row: OutboxRow) -> None:
         """The row will not be resent without a proof of absence."""
-        self._begun_at.pop(row.key, None)
+        if self._begun_at:
+            self._begun_at.pop(row.key, None)
 
     def may_resend(self, row: OutboxRow) -> bool:
         """Whether the venue still recognises the client order id if the order is sent again now."""

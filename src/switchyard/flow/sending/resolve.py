@@ -11,10 +11,12 @@ from datetime import timedelta
 import structlog
 
 from switchyard.domain import decisions
+from switchyard.domain.amends import amend_of, current_id
 from switchyard.domain.changes import Change
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
-from switchyard.flow.decide import Commit, decide
+from switchyard.flow.commit.sequencer import Commit, decide
+from switchyard.flow.commit.states import after
 from switchyard.flow.lost_amends import LostAmends
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.doubts import Doubt, Doubts
@@ -145,12 +147,19 @@ class Resolver:
             decisive = self._is_decisive(due.row, doubt)
             doubt.asked(self._clock.monotonic())
             try:
-                found = await self._venue.find_by_client_order_id(due.row.venue_client_order_id)
+                found = await self._find(due)
             except VenueUnavailable:
                 return False
+        if found is not None and due.row.kind == "new" and not _shows(found, due.state.order):
+            self._metrics.contradictions.labels(self._venue.name).inc()
+            log.error("venue_contradiction", order_id=due.row.order_id, venue=self._venue.name, found=repr(found))
+            return False
+
+        before = due.state
 
         def decision(newest: OrderState) -> Change | None:
-            row = newest.row(due.row.kind, due.row.number)
+            nonlocal before
+            before, row = newest, newest.row(due.row.kind, due.row.number)
             if row.status != "uncertain" or row.attempt != due.row.attempt:
                 return None  # already settled by a report, another resolver or an operator
             return self._verdict(newest, row, found, decisive)
@@ -159,7 +168,7 @@ class Resolver:
         if change is None:
             return False
         if found is not None and self._amends is not None:
-            await self._amends.adopt((await self._journal.load([due.row.order_id]))[due.row.order_id], found)
+            await self._amends.adopt(after(before, change.orders[-1], change), found)
         verdict = "absent" if found is None else "found"
         if found is not None and self._note_found is not None:
             self._note_found(due.state.order, found)
@@ -170,11 +179,40 @@ class Resolver:
             log.info("order_resolved", order_id=due.row.order_id, trace_id=trace_id, kind=due.row.kind, verdict=verdict)
         return True
 
+    async def _find(self, due: Due) -> VenueOrder | None:
+        """Look up what the row asked for.
+
+        A venue may not answer about an amend in place that a later one followed: then its order shows that.
+        """
+        try:
+            return await self._venue.find_by_client_order_id(due.row.venue_client_order_id)
+        except VenueUnavailable:
+            if due.row.kind != "amend" or amend_of(due.row).replaces:
+                raise
+            found = await self._venue.find_by_client_order_id(current_id(due.state.order))
+            if found is None or not _is_overtaken(due.row, found):
+                raise
+            return found
+
     def _verdict(self, state: OrderState, row: OutboxRow, found: VenueOrder | None, decisive: bool) -> Change | None:
         now = self._clock.now()
         if found is not None:
             if row.kind == "cancel":
                 return decisions.record_unsent(state, row, "CANCEL_IN_DOUBT", now, now)
-            # The id of an amend finds its order only if the amend was carried out.
-            return decisions.record_sent(state, row, found.venue_order_id, now)
+            if not _is_overtaken(row, found):
+                # The id of an amend finds its order only if the amend was carried out.
+                return decisions.record_sent(state, row, found.venue_order_id, now)
         return decisions.record_absent(state, row, now) if decisive else None
+
+
+def _shows(found: VenueOrder, order: Order) -> bool:
+    """Whether the venue shows this order: none of the terms that it shows differs, apart from what it amended."""
+    amended = bool(found.amends)
+    pairs = (found.symbol, order.symbol), (found.side, order.side), (None if amended else found.qty, order.qty)
+    return all(theirs is None or theirs == ours for theirs, ours in pairs)
+
+
+def _is_overtaken(row: OutboxRow, found: VenueOrder) -> bool:
+    """Whether the venue shows a later amend in place, so that this one has no effect, carried out or not."""
+    is_in_place = row.kind == "amend" and not amend_of(row).replaces
+    return is_in_place and any(amend.client_order_id != row.venue_client_order_id for amend in found.amends[-1:])

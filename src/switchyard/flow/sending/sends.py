@@ -42,6 +42,7 @@ class Send(NamedTuple):
     row: OutboxRow
     state: OrderState
     begun_at: float
+    key: OutboxKey
     would_pass: bool = False
     """Whether an order before it in its line was not claimed with it: it must not be sent."""
 
@@ -143,7 +144,7 @@ class Sends:
         """Begin to send committed attempts, given in journal order."""
         if self._held_back:
             for send in sends:
-                self._held_back.get(send.line, {}).pop(send.row.key, None)
+                self._held_back.get(send.line, {}).pop(send.key, None)
         for batch in self._batches([self._in_line(send) for send in sends]):
             self._start(batch)
 
@@ -240,10 +241,10 @@ class Sends:
         return send
 
     def _start(self, batch: list[Send]) -> None:
-        for row, state, begun_at, _ in batch:
-            self._never_left.pop(row.key, None)
+        for row, state, begun_at, key, _ in batch:
+            self._never_left.pop(key, None)
             self._first_sends.begin(row, begun_at, in_doubt=state.order.status == "UNKNOWN")
-            if row.key not in self._tasks:
+            if key not in self._tasks:
                 self._occupy(row)
             if row.attempt == 1:
                 self._metrics.outbox_lag.observe((row.updated_at - row.created_at).total_seconds())
@@ -253,16 +254,16 @@ class Sends:
         line: Hashable = venue if takes_many else batch[0].line
         turn = self._departures.join(line) if batch[0].is_first else None
         task = asyncio.create_task(self._send(batch, turn))
-        self._tasks.update((send.row.key, task) for send in batch)
+        self._tasks.update([(send.key, task) for send in batch])
         task.add_done_callback(lambda done: self._end(batch, turn, done))
 
     def _end(self, batch: list[Send], turn: Turn | None, task: "asyncio.Task[None]") -> None:
         if turn is not None:
             turn.depart()
-        for row, *_ in batch:
-            if self._tasks.get(row.key) is task:
-                del self._tasks[row.key]
-            self._vacate(row)
+        for send in batch:
+            if self._tasks.get(send.key) is task:
+                del self._tasks[send.key]
+            self._vacate(send.row)
         if not task.cancelled() and (error := task.exception()) is not None:
             # The rows stay `sending` under this worker's name, and the next recovery brings them into doubt.
             self._metrics.stage_failures.labels("dispatch").inc(len(batch))
@@ -276,7 +277,8 @@ class Sends:
     def _vacate(self, row: OutboxRow) -> None:
         self._lanes.end(row.lane)
         self._under_way[row.venue] -= 1
-        self._freed.set()
+        if not self._freed.is_set():
+            self._freed.set()
 
     async def _send(self, batch: list[Send], turn: Turn | None) -> None:
         venue = batch[0].row.venue
@@ -314,12 +316,12 @@ class Sends:
             if turn is not None:
                 turn.hold_back()
                 for send in batch:
-                    self._held_back.setdefault(send.line, {})[send.row.key] = send.row.seq
+                    self._held_back.setdefault(send.line, {})[send.key] = send.row.seq
             return [Unsent("ATTEMPT_STALE")] * len(batch)
         if batch[0].row.kind != "new":
             return [await self._follow_up(batch[0], venue)]
         now = self._clock.now()
-        instead = [self._instead(send, now) for send in batch]
+        instead = [self._unsendable(send, now) for send in batch]
         orders = [send.state.order for send, outcome in zip(batch, instead, strict=True) if outcome is None]
         sent: Iterator[SendOutcome] = iter(())
         if orders:
@@ -348,7 +350,7 @@ class Sends:
         self._health.note_sends(venue.name, [outcome], self._clock.monotonic() - begun_at)
         return outcome
 
-    def _instead(self, send: Send, now: datetime) -> SendOutcome | None:
+    def _unsendable(self, send: Send, now: datetime) -> SendOutcome | None:
         """The outcome of an order that must not be sent any more; none where it may be sent."""
         newest = self._newest(send.row.order_id)
         if newest is not None and decisions.is_at_venue(newest.order):

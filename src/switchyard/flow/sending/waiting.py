@@ -4,7 +4,7 @@ A first attempt that begins in the commit of its order would pass those that wai
 the attempts that it would reject, and the queries that would find nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from switchyard.domain.changes import Change
 from switchyard.flow.wake import Wake
@@ -32,17 +32,18 @@ class WaitingLanes:
         """Wake the dispatcher: its recovery has something to do."""
         self._wake.notify()
 
-    def note(self, change: Change) -> None:
-        """Learn from a committed change what waits, and wake the dispatcher if it may have something to do."""
+    def note(self, changes: Sequence[Change]) -> None:
+        """Learn from committed changes what waits, and wake the dispatcher if it may have something to do."""
         wakes = bool(self._lanes)  # what was sent has freed a slot
-        for _, row in change.outbox_moves():
-            if row.status in ("queued", "failed"):
-                wakes = True
-                if row.kind == "new":
-                    self.add(row.lane)
-        for order in change.orders:
-            # A cancel and an amend become due when their order is shown to be at the venue.
-            wakes = wakes or order.status == "CANCEL_REQUESTED" or order.amend_qty is not None
+        for change in changes:
+            for _, row in change.outbox_updates():
+                if row.status in ("queued", "failed"):
+                    wakes = True
+                    if row.kind == "new":
+                        self.add(row.lane)
+            for order in change.orders:
+                # A cancel and an amend become due when their order is shown to be at the venue.
+                wakes = wakes or order.status == "CANCEL_REQUESTED" or order.amend_qty is not None
         if wakes:
             self._wake.notify()
 

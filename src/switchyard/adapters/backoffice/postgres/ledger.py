@@ -10,18 +10,10 @@ import asyncpg
 from switchyard.adapters.backoffice.postgres import posting, schema
 from switchyard.adapters.backoffice.postgres.posting import classified_errors
 from switchyard.adapters.backoffice.rows import adoption_of, holding_decoder, json_text, position_decoder
-from switchyard.adapters.postgres.connection import (
-    CONNECT_SECONDS_MAX,
-    READ_SECONDS_MAX,
-    SERVER_SETTINGS,
-    Connection,
-    Record,
-    decode_canonically,
-    single_connection,
-)
-from switchyard.adapters.postgres.reader import ReadBarrier
+from switchyard.adapters.postgres.connection import Connection, Record, single_connection
+from switchyard.adapters.postgres.reader import ReadBarrier, open_pool
 from switchyard.domain.bus import BusEvent, SourcePosition
-from switchyard.domain.errors import CannotStart, JournalUnavailable, SchemaMismatch
+from switchyard.domain.errors import CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.accounts import Adoption, HaltedAccount
 from switchyard.domain.ledger.entries import LedgerEntry
@@ -42,8 +34,6 @@ from switchyard.ports.manual_ledger import Entered
 
 BOOKS = "backoffice"
 """The schema of the books in use."""
-# A page per partition at a time, and the reads of the API.
-CONNECTIONS_MAX = 8
 # Of two processes that start at once, the second waits and finds the schema.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('switchyard backoffice'), 1)"
 _BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
@@ -62,18 +52,7 @@ class PostgresLedger:
         async with single_connection(url) as connection, connection.transaction():
             await connection.execute(_LOCK)
             await _prepare(connection, name)
-        pool = await asyncpg.create_pool(
-            url,
-            min_size=0,
-            max_size=CONNECTIONS_MAX,
-            max_inactive_connection_lifetime=0,
-            init=decode_canonically,
-            reset=_keep_session,
-            timeout=CONNECT_SECONDS_MAX,
-            command_timeout=READ_SECONDS_MAX,
-            server_settings={**SERVER_SETTINGS, "search_path": name},
-        )
-        return cls(pool, ReadBarrier(url, pool.expire_connections))
+        return cls(*await open_pool(url, search_path=name))
 
     async def close(self) -> None:
         """Finish what is in progress and disconnect."""
@@ -139,12 +118,9 @@ class PostgresLedger:
 
     async def enter(self, wanted: ManualEntry, at: datetime) -> Entered:
         """Book an entry by a person."""
-        since = self._barrier.timeline
-        async with self._connection() as connection:
-            entered = await posting.enter(connection, wanted, at)
         # Unlike the entries of events, it cannot be booked again from the journal.
-        await self._confirm(since)
-        return entered
+        async with self._barrier.confirmed(LedgerUnavailable), self._connection() as connection:
+            return await posting.enter(connection, wanted, at)
 
     async def carry(self, entry: LedgerEntry) -> None:
         """Book an entry of other books."""
@@ -153,11 +129,8 @@ class PostgresLedger:
 
     async def adopt(self, adoption: Adoption, source: str, position: SourcePosition) -> int:
         """Follow the journal of a new epoch."""
-        since = self._barrier.timeline
-        async with self._connection() as connection:
-            orphans = await posting.adopt(connection, adoption, source, position)
-        await self._confirm(since)
-        return orphans
+        async with self._barrier.confirmed(LedgerUnavailable), self._connection() as connection:
+            return await posting.adopt(connection, adoption, source, position)
 
     async def adoptions(self) -> list[Adoption]:
         """The adoptions by epoch."""
@@ -180,13 +153,6 @@ class PostgresLedger:
             except asyncpg.DataError:  # here, because `_connection` makes another error of it
                 return []
         return found
-
-    async def _confirm(self, since: str | None) -> None:
-        """Return when the synchronous standby has what was written since that timeline was noted."""
-        try:
-            await self._barrier.wait(since)
-        except JournalUnavailable as error:
-            raise LedgerUnavailable(str(error)) from error
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
@@ -245,10 +211,6 @@ async def _prepare(connection: Connection, name: str) -> None:
             f"the schema {name} of the database has no books of this version (found {found}, needed "
             f"{schema.SCHEMA_VERSION}): rename it, and the books are built again from the journal"
         )
-
-
-async def _keep_session(_: Connection) -> None:
-    """Replace the pool's default reset, which costs a round trip: no caller leaves session state."""
 
 
 def _entries_query(wanted: EntryFilter) -> tuple[str, list[Any]]:

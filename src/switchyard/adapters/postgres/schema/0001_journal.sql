@@ -366,6 +366,7 @@ CREATE TABLE pdca_items (
     batch integer NOT NULL,
     tenant text COLLATE "C" NOT NULL,
     strategy_id text COLLATE "C" NOT NULL,
+    strategy_created_at timestamptz NOT NULL, -- tells it from one that is registered again after it was deleted
     state text COLLATE "C" NOT NULL,
     generation integer NOT NULL, -- of the claim: an earlier one can end nothing
     attempts integer NOT NULL,

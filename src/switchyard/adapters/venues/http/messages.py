@@ -79,7 +79,7 @@ def _meta(order: Order) -> dict[str, str]:
     return meta
 
 
-def venue_order(response: OrderResponse, replaced: Sequence[OrderResponse] = ()) -> VenueOrder:
+def venue_order(response: OrderResponse, replaced: Sequence[OrderResponse] = (), *, names: VenueNames) -> VenueOrder:
     """The order as the broker shows it; `replaced` are the orders that led to it, the oldest first."""
     legs = (*replaced, response)
     amends = [_venue_amend(leg, _client_id(leg)) for leg in legs[1:]]
@@ -92,7 +92,8 @@ def venue_order(response: OrderResponse, replaced: Sequence[OrderResponse] = ())
         filled_qty=canonical(response.filled_qty),
         fills=tuple(map(_venue_fill, response.fills)),
         qty=None if response.qty is None else canonical(response.qty),
-        symbol=response.symbol,
+        symbol=None if response.symbol is None else names.symbol_here(response.symbol),
+        side=response.intent,
         accepted_at=response.accepted_at,
         amends=tuple(amends),
     )

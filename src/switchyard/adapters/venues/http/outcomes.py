@@ -1,5 +1,7 @@
 """Interprets a broker's answers: pure functions from an HTTP exchange to the outcome of an attempt."""
 
+import re
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar, assert_never
@@ -15,7 +17,7 @@ from switchyard.adapters.venues.wire import (
     ErrorResponse,
     OrderResponse,
 )
-from switchyard.domain.amends import Amend
+from switchyard.domain.amends import Amend, current_id
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.orders import Order
 from switchyard.domain.reasons import described
@@ -28,6 +30,10 @@ RETRY_AFTER_MAX = timedelta(hours=1)
 FinalErrors = frozenset[tuple[int, str | None]]
 # What the protocol of `wire` calls final.
 FINAL_ERRORS: Final[FinalErrors] = frozenset({(400, None), (401, None), (403, None), (422, None)})
+
+# The members of a body that name an order, and those that link it with another one; also in a body that is not JSON.
+_NAMES: Final = re.compile(rb'"(?:client_order_id|idempotency_key)"\s*:\s*(?:null\b|"([^"]*)"|([^\s,}\]]+))')
+_LINKS: Final = re.compile(rb'"(?:amended_by|replaced_by)"\s*:\s*"([^"]*)"')
 
 _Wire = TypeVar("_Wire")
 
@@ -45,47 +51,62 @@ RULES: Final = AnswerRules()
 def submitted(order: Order, exchange: Exchange, now: datetime, rules: AnswerRules = RULES) -> SendOutcome:
     """The outcome of sending an order."""
     outcome = _submitted(order, exchange, now, rules.final_errors)
-    return _located(_if_answered(order.venue_client_order_id, outcome, exchange, rules), exchange)
+    return _located(_if_answered(order.venue_client_order_id, (), outcome, exchange, rules), exchange)
 
 
 def cancelled(
-    client_id: VenueClientOrderId, exchange: Exchange, now: datetime, rules: AnswerRules = RULES
+    order: Order, client_id: VenueClientOrderId, exchange: Exchange, now: datetime, rules: AnswerRules = RULES
 ) -> SendOutcome:
-    """The outcome of sending a cancel of the order with this client order id."""
+    """The outcome of sending a cancel of the order under this one of its client order ids."""
     outcome = _cancelled(client_id, exchange, now, rules.final_errors)
-    return _located(_if_answered(client_id, outcome, exchange, rules), exchange)
+    return _located(_if_answered(client_id, _ids(order), outcome, exchange, rules), exchange)
 
 
-def amended(amend: Amend, exchange: Exchange, now: datetime, rules: AnswerRules = RULES) -> SendOutcome:
+def amended(order: Order, amend: Amend, exchange: Exchange, now: datetime, rules: AnswerRules = RULES) -> SendOutcome:
     """The outcome of sending an amend."""
     outcome = _amended(amend, exchange, now, rules.final_errors)
-    return _located(_if_answered(amend.client_order_id, outcome, exchange, rules), exchange)
+    ids = (*_ids(order), amend.orig_client_order_id)
+    return _located(_if_answered(amend.client_order_id, ids, outcome, exchange, rules), exchange)
+
+
+def _ids(order: Order) -> tuple[VenueClientOrderId, ...]:
+    return order.venue_client_order_id, current_id(order)
 
 
 def _if_answered(
-    client_id: VenueClientOrderId, outcome: SendOutcome, exchange: Exchange, rules: AnswerRules
+    client_id: VenueClientOrderId,
+    other_ids: Collection[VenueClientOrderId],
+    outcome: SendOutcome,
+    exchange: Exchange,
+    rules: AnswerRules,
 ) -> SendOutcome:
-    """The outcome, or doubt if a rejection or a 429 may be the answer to another request.
+    """The outcome, or doubt if the response may be the answer to another request.
 
-    It is the answer to this one if it names its id, or if the connection carried nothing else and the broker has never
-    sent anything unasked. What a request that was
-    answered by mistake did at the broker is unknown; only where a repeated id is never executed again may that be
-    ignored.
+    A response that names an order other than this one, which has `other_ids` too, is never the answer. If the
+    connection carried another request, or the broker has sent something unasked, a rejection is the answer only if it
+    names `client_id`, and a 429 is none: its copy would have the next attempt sent again. What a request that was
+    answered by mistake did at the broker is unknown; only if a repeated id is never executed again may that be ignored.
     """
-    if not isinstance(exchange, BrokerResponse) or isinstance(outcome, Accepted | Ambiguous):
+    if not isinstance(exchange, BrokerResponse) or isinstance(outcome, Ambiguous):
         return outcome
-    problem = decoded(exchange.body, ErrorResponse)
-    named = None if problem is None else problem.client_order_id
-    if named is not None:
-        return outcome if named == client_id else Ambiguous("UNKNOWN", "the answer names another order")
-    shown = decoded(exchange.body, OrderResponse) if problem is None else problem.order
-    if not exchange.may_be_unasked or rules.dedupes_permanently or (shown is not None and _names(client_id, shown)):
+    names = named_orders(exchange.body)
+    if not names <= {client_id, *other_ids}:
+        return Ambiguous("UNKNOWN", "the answer names another order")
+    if isinstance(outcome, Accepted) or not exchange.may_be_unasked or rules.dedupes_permanently:
         return outcome
-    return Ambiguous("UNKNOWN", f"HTTP {exchange.status} does not name the order and may answer another request")
+    if exchange.status != 429 and client_id in names | _found_names(_LINKS, exchange.body):
+        return outcome
+    return Ambiguous("UNKNOWN", f"HTTP {exchange.status} may answer another request")
 
 
-def _names(client_id: VenueClientOrderId, answer: OrderResponse) -> bool:
-    return client_id in (answer.client_order_id or answer.idempotency_key, answer.amended_by, answer.replaced_by)
+def named_orders(body: bytes) -> set[str]:
+    """The client order ids of the orders that the body names, also if it cannot be decoded."""
+    return _found_names(_NAMES, body)
+
+
+def _found_names(pattern: re.Pattern[bytes], body: bytes) -> set[str]:
+    found = (match[match.lastindex] for match in pattern.finditer(body) if match.lastindex is not None)
+    return {name.decode(errors="replace") for name in found}
 
 
 def _located(outcome: SendOutcome, exchange: Exchange) -> SendOutcome:

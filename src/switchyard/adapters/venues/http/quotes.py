@@ -14,7 +14,7 @@ import msgspec
 
 from switchyard.adapters.venues.http.names import VenueNames
 from switchyard.adapters.venues.http.outcomes import decoded, describe
-from switchyard.adapters.venues.http.transport import BrokerResponse, Transport
+from switchyard.adapters.venues.http.transport import BrokerResponse, Transport, UnaskedResponses
 from switchyard.adapters.venues.http.venue_time import VenueTime
 from switchyard.adapters.venues.wire import QuoteResponse, QuotesResponse
 from switchyard.domain.facts import Quote
@@ -53,11 +53,13 @@ class HttpQuotes:
         clock: Clock,
         names: VenueNames | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
+        unasked: UnaskedResponses | None = None,
     ) -> None:
+        """`unasked` is shared by all that asks the same broker."""
         self._name = name
         self._names = names or VenueNames()
         self._clock = clock
-        self._transport = Transport(url, connections_max=CONNECTIONS_MAX, headers=headers)
+        self._transport = Transport(url, connections_max=CONNECTIONS_MAX, headers=headers, unasked=unasked)
         self._time = VenueTime(clock)
 
     async def start(self) -> None:

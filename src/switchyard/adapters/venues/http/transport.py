@@ -9,14 +9,17 @@ unless the broker guarantees one response per request (`reuses`; ADR 43).
 """
 
 import asyncio
+import fcntl
 import select
 import socket
 import struct
+import termios
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final, cast
 
 import aiohttp
 import msgspec
@@ -24,6 +27,7 @@ import structlog
 from aiohappyeyeballs import AddrInfoType
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
+from aiohttp.streams import StreamReader
 from aiohttp.tracing import Trace
 from yarl import URL
 
@@ -50,6 +54,8 @@ SPARES_CHECK_SECONDS: Final = 0.5
 # Closing a socket discards what the kernel has not delivered yet and resets the connection. Set when the socket is
 # made, so that a kill of the process has the same effect; without it, the kernel retransmits the request after both.
 _ZERO_LINGER: Final = struct.pack("ii", 1, 0)
+# aiohttp stops reading a body at twice this size; no response may be so long (`Transport.ask`).
+_READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 # aiohttp's own time-outs are off: `Transport.ask` sets the deadlines.
 _NO_TIMEOUTS: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 
@@ -68,7 +74,7 @@ class BrokerResponse(msgspec.Struct, frozen=True):
     """Whether a cache on the way says that it answered instead of the broker."""
     may_be_unasked: bool = False
     """Whether this may not be the response to the request: the connection carried another one before, or the broker has
-    sent something that was not asked for, with this response or on another connection."""
+    sent something unasked, with this response or on any other connection."""
 
 
 class NotSent(msgspec.Struct, frozen=True):
@@ -94,18 +100,119 @@ class _Oversized(Exception):
     """The response exceeds its size limit."""
 
 
+class UnaskedResponses:
+    """Whether a broker has sent something unasked; one for all connections of a process to that broker.
+
+    From then on any response may be another such one, as long as the process lives.
+    """
+
+    def __init__(self, count: Callable[[], None] = lambda: None) -> None:
+        """`count` is called for each connection on which something unasked arrives."""
+        self._count = count
+        self.were_seen = False
+
+    def note(self, url: str) -> None:
+        """Record that the broker sent something unasked."""
+        if not self.were_seen:
+            log.error("unasked_response", url=url)
+        self.were_seen = True
+        self._count()
+
+
+class _Protocol(ResponseHandler):
+    """A connection to the broker; it notes whatever arrives beyond one response to each request.
+
+    It looks at the bytes as they arrive: aiohttp drops those behind a response in several places.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, note_unasked: Callable[[], None]) -> None:
+        super().__init__(loop)
+        self._note_unasked = note_unasked
+        self._has_unasked = False
+        self._is_asked = False
+        self._body: StreamReader | None = None
+        """That of the response to the last request, as soon as its headers are complete."""
+
+    def ask(self) -> None:
+        """Expect a response to the request that is written next; raises ConnectionError if something has arrived."""
+        if not self.is_silent():
+            raise ConnectionError("something arrived before the request was sent")
+        self._is_asked, self._body = True, None
+
+    def is_silent(self) -> bool:
+        """Whether the connection is open and nothing has arrived since the last response, also not in the kernel."""
+        if self.transport is None or self.transport.is_closing() or self.should_close:
+            return False
+        arrivals = select.poll()
+        arrivals.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not arrivals.poll(0)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has arrived; the last byte on its own, because what follows a complete response is unasked."""
+        error = self.exception()
+        for part in (data[:-1], data[-1:]) if data else (data,):
+            if part and not self._awaits_response:
+                self._note()
+            super().data_received(part)
+        if self.exception() is not error:  # no response, or bytes behind one with `Connection: close`
+            self._note()
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Take a parsed response from the parser; an interim one (1xx) is not the response to the request."""
+        message, body = data
+        if message.code == 101 or not 100 <= message.code < 200:
+            if self._body is not None:
+                self._note()
+            self._body = body
+        super().feed_data(data, size)
+
+    def close(self) -> None:
+        """Close the connection, and look at what has arrived on it."""
+        self._look()
+        super().close()
+
+    def abort(self) -> None:
+        """Reset the connection, and look at what has arrived on it."""
+        self._look()
+        super().abort()
+
+    @property
+    def _awaits_response(self) -> bool:
+        return self._is_asked and (self._body is None or not self._body.is_eof())
+
+    def _look(self) -> None:
+        """Note bytes that are still in the kernel; with TLS they may be part of the handshake."""
+        if self.transport is None or self._awaits_response or self.transport.get_extra_info("sslcontext") is not None:
+            return
+        arrived = bytearray(4)
+        number = self.transport.get_extra_info("socket").fileno()
+        if number >= 0 and not fcntl.ioctl(number, termios.FIONREAD, arrived) and any(arrived):
+            self._note()
+
+    def _note(self) -> None:
+        if not self._has_unasked:
+            self._has_unasked = True
+            self.force_close()
+            self._note_unasked()
+
+
 class _Departure:
     """One request: its deadline (connect time-out until the first byte, then response time-out) and its connection."""
 
-    def __init__(self, deadline: asyncio.Timeout, response_seconds: float, on_departure: OnDeparture) -> None:
+    def __init__(
+        self, deadline: asyncio.Timeout, response_seconds: float, on_departure: OnDeparture, *, has_body: bool
+    ) -> None:
         self._deadline = deadline
         self._response_seconds = response_seconds
         self._on_departure = on_departure
+        self.has_body = has_body
         self.has_departed = False
+        """Whether bytes may have been sent."""
         self._begun_at = boot_seconds()
         self.transport: asyncio.BaseTransport | None = None
-        self.protocol: ResponseHandler | None = None
+        self.protocol: _Protocol | None = None
         self.is_reused = False
+        self._is_noted = False
 
     def note(self) -> None:
         """Record that the first byte is about to be written; raises if the connect deadline has passed or bytes came.
@@ -114,13 +221,16 @@ class _Departure:
         without this check the request would still be sent. The loop's own clock stands still while the machine is
         suspended.
         """
+        if self._is_noted:
+            return
+        self._is_noted, self.has_departed = True, False
         ends_at = self._deadline.when()
         if ends_at is not None and asyncio.get_running_loop().time() > ends_at:
             raise TimeoutError
         if boot_seconds() - self._begun_at > CONNECT_SECONDS:
             raise TimeoutError
-        if self.protocol is None or not _is_silent(self.protocol):
-            raise ConnectionError("something arrived before the request was sent")
+        assert self.protocol is not None, "set by the connector"
+        self.protocol.ask()
         self.has_departed = True
         self._deadline.reschedule(asyncio.get_running_loop().time() + self._response_seconds)
         # A task that this wakes runs in a later turn of the loop, after the bytes are written.
@@ -154,22 +264,30 @@ class _Connector(aiohttp.TCPConnector):
     """
 
     def __init__(
-        self, url: URL, *, connections_max: int, idle_seconds: float, reuses: bool, spares_min: int, spares_max: int
+        self,
+        url: URL,
+        unasked: UnaskedResponses,
+        *,
+        connections_max: int,
+        idle_seconds: float,
+        reuses: bool,
+        spares_min: int,
+        spares_max: int,
     ) -> None:
         if reuses:
             super().__init__(limit=connections_max, keepalive_timeout=idle_seconds, socket_factory=_new_socket)
         else:
             super().__init__(limit=connections_max, force_close=True, socket_factory=_new_socket)
+        new_connection = partial(_Protocol, self._loop, partial(unasked.note, str(url.origin())))
+        self._factory = cast("partial[ResponseHandler]", new_connection)
         self._idle_seconds = idle_seconds
         self._spares_min = 0 if reuses else spares_min
         self._spares_max = 0 if reuses else spares_max
         # What aiohttp needs to open a connection; it is never sent.
         self._opening_request = aiohttp.ClientRequest("GET", url, loop=self._loop)
         # With the time at which each was opened, oldest first.
-        self._spares: deque[tuple[ResponseHandler, float]] = deque()
+        self._spares: deque[tuple[_Protocol, float]] = deque()
         self._opening: set[asyncio.Task[None]] = set()
-        self.has_unasked = False
-        """Whether the broker has ever sent something that was not asked for: any response may be another such one."""
         self._upkeep = self._loop.create_task(self._keep_spares()) if self._spares_min else None
 
     async def connect(
@@ -178,18 +296,14 @@ class _Connector(aiohttp.TCPConnector):
         traces: list[Trace],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the signature is aiohttp's
     ) -> Connection:
-        """Return a connection on which nothing has arrived yet: it would be read as the answer to this request.
-
-        aiohttp writes the request in the same turn of the loop.
-        """
+        """Return a connection on which nothing has arrived yet: it would be read as the answer to this request."""
         departure = _request.get()
         while True:
             departure.is_reused = False  # aiohttp's trace sets it
             connection = await super().connect(req, traces, timeout)
-            departure.transport, departure.protocol = connection.transport, connection.protocol
-            if departure.protocol is not None and _is_silent(departure.protocol):
+            departure.transport, departure.protocol = connection.transport, cast(_Protocol, connection.protocol)
+            if departure.protocol.is_silent():
                 return connection
-            self.note_unasked(departure.protocol)
             connection.close()
             if not departure.is_reused:
                 raise ConnectionError("something arrived before the request was sent")
@@ -205,22 +319,14 @@ class _Connector(aiohttp.TCPConnector):
         self._open_spare()
         return await super()._create_connection(req, traces, timeout) if spare is None else spare
 
-    def _take_spare(self) -> ResponseHandler | None:
+    def _take_spare(self) -> _Protocol | None:
         """Return the newest spare connection, if it is alive and nothing has arrived on it."""
         while self._spares:
             protocol, opened_at = self._spares.pop()
-            if boot_seconds() - opened_at <= self._idle_seconds and _is_silent(protocol):
+            if boot_seconds() - opened_at <= self._idle_seconds and protocol.is_silent():
                 return protocol
-            self.note_unasked(protocol)
             protocol.abort()
         return None
-
-    def note_unasked(self, protocol: ResponseHandler | None) -> None:
-        """Look whether something has arrived on the connection that was not asked for."""
-        # Bytes without a request are in the tail; a second response is in the queue of messages.
-        if not self.has_unasked and protocol is not None and (protocol._tail or protocol._buffer):
-            self.has_unasked = True
-            log.error("unasked_response", url=str(self._opening_request.url.origin()))
 
     def _open_spare(self) -> None:
         if len(self._spares) + len(self._opening) < self._spares_max:
@@ -235,17 +341,15 @@ class _Connector(aiohttp.TCPConnector):
         except (aiohttp.ClientError, OSError):  # TimeoutError is an OSError
             self.discard_spares()
         else:
-            self._spares.append((protocol, boot_seconds()))
+            self._spares.append((cast(_Protocol, protocol), boot_seconds()))
 
     async def _keep_spares(self) -> None:
         while True:
             now = boot_seconds()
-            for protocol, _ in self._spares:
-                self.note_unasked(protocol)
             while self._spares and now - self._spares[0][1] > self._idle_seconds:
                 self._spares.popleft()[0].abort()
             fresh_since = now - self._idle_seconds + REPLACED_AHEAD_SECONDS
-            fresh = sum(opened_at > fresh_since and _is_silent(protocol) for protocol, opened_at in self._spares)
+            fresh = sum(opened_at > fresh_since and protocol.is_silent() for protocol, opened_at in self._spares)
             for _ in range(self._spares_min - fresh - len(self._opening)):
                 self._open_spare()
             await asyncio.sleep(SPARES_CHECK_SECONDS)
@@ -276,6 +380,7 @@ class Transport:
         *,
         connections_max: int,
         headers: Mapping[str, str],
+        unasked: UnaskedResponses | None = None,
         idle_seconds: float = IDLE_SECONDS,
         reuses: bool = False,
         spares_min: int = 0,
@@ -285,6 +390,7 @@ class Transport:
         self._connections_max = connections_max
         self._idle_seconds = idle_seconds
         self._headers = dict(headers)
+        self._unasked = unasked or UnaskedResponses()
         self._reuses = reuses
         self._spares_min = spares_min
         self._spares_max = spares_max
@@ -294,10 +400,12 @@ class Transport:
     async def start(self) -> None:
         """Create the connection pool, and begin to open its spare connections."""
         tracing = aiohttp.TraceConfig()
-        tracing.on_request_headers_sent.append(_note_departure)
+        tracing.on_request_headers_sent.append(_note_headers)
+        tracing.on_request_chunk_sent.append(_note_body)
         tracing.on_connection_reuseconn.append(_note_reuse)
         self._connector = _Connector(
             URL(self._url, encoded=True),
+            self._unasked,
             connections_max=self._connections_max,
             idle_seconds=self._idle_seconds,
             reuses=self._reuses,
@@ -316,6 +424,7 @@ class Transport:
             },
             # A small compressed response could expand beyond the size limit.
             auto_decompress=False,
+            read_bufsize=_READ_BUFFER_BYTES,
             # A proxy from an environment variable would be an undeclared hop (VENUE_HOP_HOLD_SEC_).
             trust_env=False,
             trace_configs=[tracing],
@@ -351,7 +460,7 @@ class Transport:
         is_complete = False
         try:
             async with asyncio.timeout(CONNECT_SECONDS) as deadline:
-                departure = _Departure(deadline, response_seconds, on_departure)
+                departure = _Departure(deadline, response_seconds, on_departure, has_body=body is not None)
                 _request.set(departure)
                 async with self._session.request(
                     method,
@@ -365,7 +474,6 @@ class Transport:
                     address = departure.address  # the pool takes the connection back with the last byte
                     content = await _read(response, bytes_max)
                     is_complete = True
-                    self._connector.note_unasked(departure.protocol)
                     headers_read = response.headers
                     return BrokerResponse(
                         response.status,
@@ -375,7 +483,7 @@ class Transport:
                         date=headers_read.get("Date"),
                         address=address,
                         is_cached=headers_read.get("Age", "0").strip() != "0",
-                        may_be_unasked=departure.is_reused or self._connector.has_unasked,
+                        may_be_unasked=departure.is_reused or self._unasked.were_seen,
                     )
         except Exception as error:
             # For every kind of error, the outcome depends only on whether the request was sent.
@@ -397,10 +505,21 @@ def _new_socket(address: AddrInfoType) -> socket.socket:
     return made
 
 
-async def _note_departure(
+async def _note_headers(
     session: aiohttp.ClientSession, context: SimpleNamespace, sent: aiohttp.TraceRequestHeadersSentParams
 ) -> None:
-    """Trace hook that aiohttp calls right before it writes the first byte of a request."""
+    """Trace hook that aiohttp calls right before it writes a request without a body."""
+    departure: _Departure = context.trace_request_ctx
+    if departure.has_body:
+        departure.has_departed = True  # until `_note_body` has taken the last look
+    else:
+        departure.note()
+
+
+async def _note_body(
+    session: aiohttp.ClientSession, context: SimpleNamespace, sent: aiohttp.TraceRequestChunkSentParams
+) -> None:
+    """Trace hook that aiohttp calls right before it writes a request with its body, in a later turn of the loop."""
     departure: _Departure = context.trace_request_ctx
     departure.note()
 
@@ -411,15 +530,6 @@ async def _note_reuse(
     """Trace hook that aiohttp calls if the request goes on a connection that carried another one."""
     departure: _Departure = context.trace_request_ctx
     departure.is_reused = True
-
-
-def _is_silent(protocol: ResponseHandler) -> bool:
-    """Whether the connection is open and nothing has arrived since the last response, also not in the kernel."""
-    if protocol.transport is None or protocol.transport.is_closing() or protocol.should_close:
-        return False
-    arrivals = select.poll()
-    arrivals.register(protocol.transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return not arrivals.poll(0)
 
 
 async def _read(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
@@ -451,5 +561,9 @@ def _not_sent_error(error: Exception) -> str:
             return "name lookup failed"
         case aiohttp.ClientConnectorError():
             return error.strerror or "no connection"
+        case aiohttp.ClientOSError(__cause__=ConnectionError() as cause):  # raised by `_note_body`
+            return str(cause)
+        case ConnectionError():
+            return str(error)
         case _:
             return repr(error)

@@ -6,6 +6,7 @@ never retries a send.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Final, Literal, TypeGuard
 from urllib.parse import quote as quoted
@@ -20,6 +21,7 @@ from switchyard.adapters.venues.http.outcomes import (
     cancelled,
     decoded,
     describe,
+    named_orders,
     shows,
     submitted,
 )
@@ -30,12 +32,14 @@ from switchyard.adapters.venues.http.transport import (
     Exchange,
     Lost,
     Transport,
+    UnaskedResponses,
 )
 from switchyard.adapters.venues.http.venue_time import VenueTime
 from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.adapters.venues.wire import (
     IDEMPOTENCY_HEADER,
     UNKNOWN_ORDER,
+    CanceledAll,
     ErrorResponse,
     OpenOrders,
     OrderResponse,
@@ -104,10 +108,12 @@ class HttpVenue(OneByOne):
         reuses_connections: bool = False,
         sends_orders: bool = True,
         response_seconds: Mapping[TimeInForce, float] = RESPONSE_SECONDS,
+        unasked: UnaskedResponses | None = None,
     ) -> None:
         """`reuses_connections`: orders, amends and cancels follow each other on a connection.
 
-        Without `sends_orders` no connection is opened for orders before the first one.
+        Without `sends_orders` no connection is opened for orders before the first one. `unasked` is shared by all that
+        asks the same broker.
         """
         assert CONNECT_SECONDS + max(response_seconds.values()) <= SEND_LIMIT.total_seconds()
         self._name = name
@@ -115,23 +121,18 @@ class HttpVenue(OneByOne):
         self._capabilities = capabilities
         self._clock = clock
         self._response_seconds = response_seconds
-        self._sends = Transport(
-            url,
+        transport = partial(
+            Transport, url, idle_seconds=idle_seconds, headers=headers, unasked=unasked or UnaskedResponses()
+        )
+        self._sends = transport(
             connections_max=connections_max,
-            idle_seconds=idle_seconds,
-            headers=headers,
             reuses=reuses_connections,
             spares_min=SPARES_MIN if sends_orders else 0,
             spares_max=SPARES_MAX,
         )
         # Always one query per connection: 'absent' or an empty page in answer to another query would be believed.
-        self._queries = Transport(
-            url,
-            connections_max=QUERY_CONNECTIONS_MAX,
-            idle_seconds=idle_seconds,
-            headers=headers,
-            spares_min=QUERY_SPARES_MIN,
-            spares_max=QUERY_SPARES_MAX,
+        self._queries = transport(
+            connections_max=QUERY_CONNECTIONS_MAX, spares_min=QUERY_SPARES_MIN, spares_max=QUERY_SPARES_MAX
         )
         self._rules = AnswerRules(final_errors, dedupes_permanently=capabilities.dedupe == "permanent")
         self._idempotency_header = idempotency_header
@@ -196,7 +197,7 @@ class HttpVenue(OneByOne):
         while True:
             path = f"{_path(client_id)}/cancel"
             exchange = await self._send("POST", path, order, response_seconds=response_seconds)
-            outcome = cancelled(client_id, exchange, self._clock.now(), self._rules)
+            outcome = cancelled(order, client_id, exchange, self._clock.now(), self._rules)
             elapsed_seconds = self._clock.monotonic() - began_at
             response_seconds = SEND_LIMIT.total_seconds() - CONNECT_SECONDS - elapsed_seconds
             if is_successor and outcome == VenueRejected("UNKNOWN_ORDER"):
@@ -218,7 +219,7 @@ class HttpVenue(OneByOne):
             encode(amend_order(amend, self._expires_at(order))),
             key=amend.client_order_id if self._idempotency_header else None,
         )
-        return amended(amend, exchange, self._clock.now(), self._rules)
+        return amended(order, amend, exchange, self._clock.now(), self._rules)
 
     async def cancel_all(self) -> None:
         """Cancel every open order under our credentials; raises VenueUnavailable."""
@@ -230,7 +231,7 @@ class HttpVenue(OneByOne):
             response_seconds=max(self._response_seconds.values()),
             bytes_max=ORDER_BYTES_MAX,
         )
-        if not _is_ok(exchange):
+        if not _is_ok(exchange) or decoded(exchange.body, CanceledAll) is None:
             raise self._unavailable(exchange)
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
@@ -238,7 +239,7 @@ class HttpVenue(OneByOne):
         if self._capabilities.lookup == "none":
             raise VenueUnavailable(f"{self._name} has no order lookup (VENUE_LOOKUP_ is none)")
         legs = await self._find(client_id)
-        return venue_order(legs[-1], legs[:-1]) if legs else None
+        return venue_order(legs[-1], legs[:-1], names=self._names) if legs else None
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         """Yield every order that the broker may still fill, in pages; raises VenueUnavailable."""
@@ -253,7 +254,7 @@ class HttpVenue(OneByOne):
             if page is None or not isinstance(exchange, BrokerResponse):
                 raise self._unavailable(exchange)
             self._time.measure(exchange.venue_time, exchange.date, asked_at)
-            yield list(map(venue_order, page.orders))
+            yield [venue_order(order, names=self._names) for order in page.orders]
             if page.next is None:
                 return
             if page.next in seen:
@@ -283,8 +284,7 @@ class HttpVenue(OneByOne):
     async def probe(self) -> ProbeResult:
         """Look up an order id that does not exist; measures the broker's clock as well.
 
-        Only what would count as an answer about an order counts here: a proxy's 404 does not show that the broker
-        behind it is working through its input. Raises VenueUnavailable.
+        A proxy's 404 does not show that the broker behind it is working through its input. Raises VenueUnavailable.
         """
         asked_at = self._clock.monotonic()
         # A new id each time, so that no cache has the answer.
@@ -292,9 +292,9 @@ class HttpVenue(OneByOne):
         exchange = await self._query(_path(probe_id), ORDER_BYTES_MAX)
         if isinstance(exchange, BrokerResponse) and exchange.status == 429:
             return "busy"
-        if self._capabilities.lookup != "none":
-            self._found(probe_id, exchange)
         if not isinstance(exchange, BrokerResponse) or exchange.status not in (200, 404):
+            raise self._unavailable(exchange)
+        if self._capabilities.lookup != "none" and not _is_unknown(probe_id, exchange):
             raise self._unavailable(exchange)
         self._time.measure(exchange.venue_time, exchange.date, asked_at)
         return "answered"
@@ -356,11 +356,10 @@ class HttpVenue(OneByOne):
                 response.amended_by,
             ):
                 return response
-        elif isinstance(exchange, BrokerResponse) and exchange.status == 404:
-            problem = decoded(exchange.body, ErrorResponse)
-            # Any other 404 may come from a proxy or a wrong path and says nothing about the order.
-            named = () if problem is None or problem.error != UNKNOWN_ORDER else (problem.client_order_id,)
-            if client_id in named or (None in named and not exchange.may_be_unasked):
+        elif isinstance(exchange, BrokerResponse) and _is_unknown(client_id, exchange):
+            # A copy of the answer to an earlier lookup, from before the order was sent again, names the order too.
+            is_deduped = self._rules.dedupes_permanently and client_id in named_orders(exchange.body)
+            if is_deduped or not exchange.may_be_unasked:
                 return None
         raise self._unavailable(exchange)
 
@@ -393,6 +392,12 @@ class HttpVenue(OneByOne):
 
 def _path(client_id: VenueClientOrderId) -> str:
     return f"/orders/{quoted(client_id, safe='')}"
+
+
+def _is_unknown(client_id: VenueClientOrderId, response: BrokerResponse) -> bool:
+    """Whether the broker says that it has no such order: any other 404 may come from a proxy or a wrong path."""
+    problem = decoded(response.body, ErrorResponse) if response.status == 404 else None
+    return problem is not None and problem.error == UNKNOWN_ORDER and named_orders(response.body) <= {client_id}
 
 
 def _is_ok(exchange: Exchange) -> TypeGuard[BrokerResponse]:

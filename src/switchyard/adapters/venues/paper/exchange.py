@@ -5,15 +5,15 @@ It fills orders against the simulated market of `market.py`. It calls nothing ou
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, ParamSpec, TypeVar, assert_never
+from typing import Literal, assert_never
 
 import structlog
 
+from switchyard.adapters.threads import WorkerThreads
 from switchyard.adapters.venues.paper.book import Book
 from switchyard.adapters.venues.paper.commands import Command, resolve, with_reports
 from switchyard.adapters.venues.paper.displayed import Displayed
@@ -21,7 +21,7 @@ from switchyard.adapters.venues.paper.market import Market
 from switchyard.adapters.venues.paper.matching import PaperOrder, Rules
 from switchyard.adapters.venues.paper.recent import RecentReports
 from switchyard.adapters.venues.paper.settlement import BUSY, Settlement
-from switchyard.adapters.venues.paper.statement import statement_page
+from switchyard.adapters.venues.paper.statement import venue_order
 from switchyard.adapters.venues.paper.store import Store
 from switchyard.domain.amends import Amend
 from switchyard.domain.facts import Quote
@@ -32,7 +32,6 @@ from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
 from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
 from switchyard.ports.clock import Clock
-from switchyard.ports.statement import StatementPage
 from switchyard.ports.venue import (
     Ambiguous,
     Capabilities,
@@ -41,7 +40,6 @@ from switchyard.ports.venue import (
     ReportPage,
     SendOutcome,
     Unsent,
-    VenueAmend,
     VenueOrder,
     VenueUnavailable,
     ignore_departure,
@@ -65,8 +63,6 @@ RETRY_SECONDS = 1.0
 DOWN = Unsent("VENUE_DOWN")
 
 log = structlog.get_logger()
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
 
 class PaperExchange:
@@ -116,7 +112,7 @@ class PaperExchange:
         self._arrived = asyncio.Event()
         self._recent = RecentReports(RECENT_REPORTS_MAX)
         self._step_seen = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"paper-{name}")
+        self._thread = WorkerThreads(f"paper-{name}")
         self._store: Store | None = None
         self._book: Book | None = None
         self._task: asyncio.Task[None] | None = None
@@ -137,8 +133,8 @@ class PaperExchange:
 
     async def start(self) -> None:
         """Open the book and start trading; raises AlreadyRunning if another process has it open."""
-        self._store = await self._on_thread(Store, self._path, self.name, self._clock.now())
-        self._book = await self._on_thread(self._store.load)
+        self._store = await self._thread.call(Store, self._path, self.name, self._clock.now())
+        self._book = await self._thread.call(self._store.load)
         self._recent = RecentReports(RECENT_REPORTS_MAX, self._book.last_report)
         self._task = asyncio.create_task(self._run(), name=f"paper exchange {self.name}")
 
@@ -151,7 +147,7 @@ class PaperExchange:
             self._task = None
             self._recent.wake()
         if self._store is not None:
-            await self._on_thread(self._store.close)
+            await self._thread.call(self._store.close)
             self._store = None
         self._thread.shutdown()
 
@@ -182,13 +178,13 @@ class PaperExchange:
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """Return the order as the exchange has it, or None; the id of its last amend finds it too."""
-        orders, _ = await self._on_thread(self._open_store.find, [client_id])
-        orders = orders or await self._on_thread(self._open_store.find_amended, client_id)
-        return _venue_order(orders[0]) if orders else None
+        orders, _ = await self._thread.call(self._open_store.find, [client_id])
+        orders = orders or await self._thread.call(self._open_store.find_amended, client_id)
+        return venue_order(orders[0]) if orders else None
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         """Yield every order that may still be filled, in one page: OPEN_ORDERS_MAX bounds it."""
-        yield [_venue_order(order) for order in await self._on_thread(self._open_store.open_orders)]
+        yield [venue_order(order) for order in await self._thread.call(self._open_store.open_orders)]
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         """Return the next execution reports; waits up to half a second if there are none."""
@@ -197,12 +193,8 @@ class PaperExchange:
         page = self._recent.page(after, limit)
         if page is None:
             numbers = self._recent.unread(after)[:limit]
-            page = ReportPage(await self._on_thread(self._open_store.reports, numbers), numbers[-1])
+            page = ReportPage(await self._thread.call(self._open_store.reports, numbers), numbers[-1])
         return page
-
-    async def statement(self, after: int, limit: int) -> StatementPage:
-        """Return the next executions."""
-        return await asyncio.to_thread(statement_page, self._path, after, limit)
 
     async def probe(self) -> ProbeResult:
         """The exchange runs in this process; without its book it takes no orders."""
@@ -265,7 +257,7 @@ class PaperExchange:
         outcomes: Sequence[SendOutcome] = [DOWN] * order_count
         reports: Sequence[ExecutionReport] = ()
         try:
-            book = self._book if self._book is not None else await self._on_thread(self._open_store.load)
+            book = self._book if self._book is not None else await self._thread.call(self._open_store.load)
             self._book = None
             due = book.take_due(now, GROUP_MAX)
             reached = self._reached(book, now)
@@ -273,7 +265,7 @@ class PaperExchange:
                 symbols = {order.symbol for command in group for order in command.orders}
                 quotes = {symbol: self._market.quote(symbol, now) for symbol in symbols}
                 outcomes = [Ambiguous("UNKNOWN", "the paper exchange's book could not be written")] * order_count
-                outcomes, reports = await self._on_thread(self._settle, book, group, due, reached, quotes, now)
+                outcomes, reports = await self._thread.call(self._settle, book, group, due, reached, quotes, now)
                 outcomes = with_reports(group, outcomes, reports)
             # Kept only if it matches the file; after an exception the next group reloads it.
             self._book = book
@@ -345,32 +337,3 @@ class PaperExchange:
         store.commit(changed, settlement.rejections, reports, first_report=book.last_report + 1)
         book.apply(changed, len(reports))
         return outcomes, reports
-
-    async def _on_thread(
-        self, call: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
-    ) -> _Result:
-        assert not kwargs
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *args)
-
-
-def _venue_order(order: PaperOrder) -> VenueOrder:
-    return VenueOrder(
-        venue_client_order_id=order.client_id,
-        venue_order_id=order.venue_order_id,
-        status=order.status,
-        filled_qty=order.filled_qty,
-        fills=order.fills,
-        qty=order.qty,
-        symbol=order.symbol,
-        amends=()
-        if order.amended_by is None
-        else (
-            VenueAmend(
-                client_order_id=order.amended_by,
-                replaces=False,
-                qty=order.qty,
-                price=order.limit_price,
-                stop_price=order.stop_price,
-            ),
-        ),
-    )

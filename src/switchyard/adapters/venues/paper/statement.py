@@ -1,5 +1,7 @@
-"""The paper exchange's statement, read from its file beside the thread that trades."""
+"""The paper exchange's statement and open orders, read from its file beside the process that trades."""
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -8,10 +10,11 @@ import apsw
 import msgspec
 
 from switchyard.adapters.venues.paper.matching import PaperOrder
+from switchyard.domain.ids import VenueName
 from switchyard.domain.reconcile.breaks import StatementFill
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.statement import StatementPage
-from switchyard.ports.venue import VenueUnavailable
+from switchyard.ports.venue import Capabilities, VenueAmend, VenueOrder, VenueUnavailable
 
 # Every report is about an order of the same file; a report without a quantity is not an execution.
 FILLS = """
@@ -20,20 +23,40 @@ FROM reports CROSS JOIN orders ON orders.client_id = reports.body ->> 'venueClie
 WHERE reports.number > ? AND reports.body ->> 'lastQty' IS NOT NULL
 ORDER BY reports.number LIMIT ?
 """
+OPEN_ORDERS = "SELECT number, body FROM orders WHERE open AND number > ? ORDER BY number LIMIT ?"
+PAGE = 1_000
 
 _report = msgspec.json.Decoder(ExecutionReport)
 _order = msgspec.json.Decoder(PaperOrder)
 
 
-def statement_page(path: Path, after: int, limit: int) -> StatementPage:
-    """The next executions, numbered as their reports; raises VenueUnavailable."""
-    try:
-        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
-            rows: list[Any] = connection.execute(FILLS, (after, limit)).fetchall()
-    except apsw.Error as error:
-        raise VenueUnavailable(f"the paper exchange's book cannot be read: {error}") from error
-    fills = [_fill(_report.decode(report), _order.decode(order)) for _, report, order in rows]
-    return StatementPage(fills, rows[-1][0] if rows else after)
+class PaperStatement:
+    """ports.statement.VenueStatement on the file of a paper exchange that trades in another process."""
+
+    def __init__(self, name: VenueName, path: Path, capabilities: Capabilities) -> None:
+        self.name = name
+        self.capabilities = capabilities
+        self._path = path
+
+    async def statement(self, after: int, limit: int) -> StatementPage:
+        """Return the next executions, numbered as their reports."""
+        rows = await asyncio.to_thread(self._rows, FILLS, (after, limit))
+        fills = [_fill(_report.decode(report), _order.decode(order)) for _, report, order in rows]
+        return StatementPage(fills, rows[-1][0] if rows else after)
+
+    async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
+        """Yield every order that may still be filled, in pages."""
+        after = 0
+        while rows := await asyncio.to_thread(self._rows, OPEN_ORDERS, (after, PAGE)):
+            yield [venue_order(_order.decode(body)) for _, body in rows]
+            after = rows[-1][0]
+
+    def _rows(self, sql: str, values: tuple[int, int]) -> list[Any]:
+        try:
+            with closing(apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+                return connection.execute(sql, values).fetchall()
+        except apsw.Error as error:
+            raise VenueUnavailable(f"the paper exchange's book cannot be read: {error}") from error
 
 
 def _fill(report: ExecutionReport, order: PaperOrder) -> StatementFill:
@@ -49,4 +72,28 @@ def _fill(report: ExecutionReport, order: PaperOrder) -> StatementFill:
         at=report.at,
         fee=report.fee,
         fee_currency=report.fee_currency,
+    )
+
+
+def venue_order(order: PaperOrder) -> VenueOrder:
+    """The order as lookups and lists show it."""
+    return VenueOrder(
+        venue_client_order_id=order.client_id,
+        venue_order_id=order.venue_order_id,
+        status=order.status,
+        filled_qty=order.filled_qty,
+        fills=order.fills,
+        qty=order.qty,
+        symbol=order.symbol,
+        amends=()
+        if order.amended_by is None
+        else (
+            VenueAmend(
+                client_order_id=order.amended_by,
+                replaces=False,
+                qty=order.qty,
+                price=order.limit_price,
+                stop_price=order.stop_price,
+            ),
+        ),
     )

@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from switchyard.adapters.files.private import create_file
+from switchyard.adapters.threads import WorkerThreads
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.adapters.venues.wire import encode
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SwitchyardError
@@ -87,7 +87,7 @@ class EventLog:
             os.close(self._file)
             raise AlreadyRunning(f"another process writes {path}: stop it or choose another --log") from None
         _sync_folder(path.parent)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="venue-log")
+        self._thread = WorkerThreads("venue-log")
         self._next_group = _Group()
         self._current_group: _Group | None = None
         self._arrived = asyncio.Event()
@@ -126,14 +126,13 @@ class EventLog:
 
     async def run(self) -> None:
         """Write groups until cancelled; raises LogBroken if a write fails."""
-        loop = asyncio.get_running_loop()
         while True:
             await self._arrived.wait()
             self._arrived.clear()
             group = self._current_group = self._next_group
             self._next_group = _Group()
             try:
-                await loop.run_in_executor(self._thread, self._write, b"".join(group.lines))
+                await self._thread.call(self._write, b"".join(group.lines))
             except OSError as error:
                 self._failure = error
                 self._next_group.written.set()

@@ -9,6 +9,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 from starlette.types import Scope
 
+from switchyard.entrypoints.http.transport.doors import name_and_port
+
 Network = IPv4Network | IPv6Network
 
 # Proxies in a row whose entries in X-Forwarded-For are believed; no set-up has more.
@@ -51,7 +53,7 @@ _CLIENT_HEADERS = frozenset(
         b"user-agent",
     }
 )
-# The longest header name that an error quotes.
+# The longest header name or Host that an error quotes.
 _NAME_LENGTH_MAX = 64
 
 
@@ -163,10 +165,22 @@ def sign_of_proxy(scope: Scope) -> str | None:
         return "it came from a trusted proxy"
     if scope["http_version"] == "1.0":
         return "it is HTTP/1.0, which proxies use"
+    if scope["scheme"] != "http":
+        return "its target has the scheme https, which only a proxy serves"
+    if is_loopback(client_address(scope)) and (host := _foreign_host(scope)) is not None:
+        return f"its Host is {host[:_NAME_LENGTH_MAX].decode('latin-1')}, and programs of this machine use localhost"
     unusual = next((name for name, _ in scope["headers"] if name not in _CLIENT_HEADERS), None)
     return (
         None if unusual is None else f"a proxy may have added its header {unusual[:_NAME_LENGTH_MAX].decode('latin-1')}"
     )
+
+
+def _foreign_host(scope: Scope) -> bytes | None:
+    """Return the Host if it is not a name of the loopback address, or has a port that is not the server's."""
+    host: bytes = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    name, port = name_and_port(host) or ("", "")
+    own_ports = {"", str(scope["server"][1])}
+    return None if is_loopback(name) and port in own_ports else host
 
 
 def client_address(scope: Scope) -> str:

@@ -29,7 +29,7 @@ _WATCHED = frozenset(
     {b"host", b"origin", b"content-type", b"content-encoding", b"content-length", b"transfer-encoding"}
 )
 # uri-host and port of RFC 3986, without the percent-encoding that no host name needs.
-_AUTHORITY = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._~!$&'()*+,;=-]+))(?::[0-9]*)?")
+_AUTHORITY = re.compile(rb"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._~!$&'()*+,;=-]+))(?::([0-9]*))?")
 _JSON = re.compile(rb'application/json(?:[ \t]*;[ \t]*charset="?utf-8"?)?[ \t]*;?[ \t]*', re.IGNORECASE)
 # A slash or backslash that is not a separator of the path stays encoded.
 _ENCODED_SEPARATOR = re.compile(r"(%2f|%5c)", re.IGNORECASE)
@@ -88,9 +88,10 @@ class Doors:
                 self._check_media_type(media_type)
 
     def _check_host(self, host: bytes, path: str) -> None:
-        name = _name_of(host)
-        if name is None:
+        parts = name_and_port(host)
+        if parts is None:
             raise InvalidHost("is not a host name with an optional port")
+        name, _ = parts
         if name in self._names or self._allows_any:
             _remember(self._known_hosts, host)
         elif path != "/metrics" and not path.startswith("/health"):
@@ -141,13 +142,13 @@ def routed_path(raw_path: bytes) -> str:
     return "".join(part if index % 2 else unquote(part) for index, part in enumerate(parts))
 
 
-def _name_of(authority: bytes) -> str | None:
-    """Return the host name of `name:port` in its normal form; none where it is malformed."""
+def name_and_port(authority: bytes) -> tuple[str, str] | None:
+    """Return the host name, in its normal form, and the port of a Host header; None if the header is malformed."""
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         return None
-    address, name = match.groups()
-    return _normal((address or name).decode("ascii"))
+    address, name, port = match.groups(b"")
+    return _normal((address or name).decode("ascii")), port.decode("ascii")
 
 
 def _normal(name: str) -> str:

@@ -38,7 +38,7 @@ CONNECTION_AGE_SECONDS_MAX = 3600.0
 CROWDED_IDLE_SECONDS_MAX = 5.0
 
 _VERSIONS = frozenset({"1.0", "1.1"})
-_ABSOLUTE_FORM = re.compile(rb"https?://([^/?#]+)(/[^?#]*)?([?#].*)?", re.IGNORECASE | re.DOTALL)
+_ABSOLUTE_FORM = re.compile(rb"(https?)://([^/?#]+)(/[^?#]*)?([?#].*)?", re.IGNORECASE | re.DOTALL)
 
 
 def _rejection(status: HTTPStatus, reason: str, message: str) -> bytes:
@@ -250,11 +250,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"\r\n".join([*head, b"", rest]))
 
     def _use_target_authority(self) -> None:
-        """Turn an absolute-form target into path and Host: a Host header beside it counts for nothing (RFC 9112)."""
+        """Turn an absolute-form target into scheme, path and Host: a Host beside it counts for nothing (RFC 9112)."""
         match = _ABSOLUTE_FORM.fullmatch(self.url)
         if match is None:
             raise _Rejected(BAD_TARGET)
-        authority, path, rest = match.groups()
+        scheme, authority, path, rest = match.groups()
+        self.scope["scheme"] = scheme.decode("ascii").lower()
         self.url = (path or b"/") + (rest or b"")
         # A second Host stays an error, and so does a missing one, except in HTTP/1.0, which does not require it.
         self.headers[:] = [(name, authority if name == b"host" else value) for name, value in self.headers]

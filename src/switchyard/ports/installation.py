@@ -1,11 +1,15 @@
-"""The head file: a copy of the journal's head outside the database."""
+"""What an installation keeps outside its database, so that an older state of it or a second copy is noticed.
+
+Calls block, so the flow runs them in a thread; they raise OSError while the place cannot be reached.
+"""
 
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Protocol
 
 
 class HeadFile(Protocol):
-    """A small file, replaced as a whole. Calls block, so the flow runs them in a thread; I/O failures raise OSError."""
+    """A copy of the journal's head: a small file, replaced as a whole."""
 
     @property
     def name(self) -> str:
@@ -31,4 +35,21 @@ class HeadFile(Protocol):
 
     def close(self) -> None:
         """Release what the calls need."""
+        ...
+
+
+class Lease(Protocol):
+    """A name with one holder: which of the copies of a database may run."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    def take(self, holder: str, ttl: timedelta) -> str:
+        """Take the lease if it is free, or renew it; returns who holds it then."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect; the lease expires by itself."""
         ...

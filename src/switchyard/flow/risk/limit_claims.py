@@ -1,4 +1,4 @@
-"""Room for an order under the stateful limits: what it claims in its commit, and what follows if the commit says no.
+"""The stateful limits of a new order: what it claims in its commit, and what follows if the commit says no.
 
 Reads the account's exposure where a limit applies; writes nothing. The append is the judge: it checks the claim on the
 rows of that moment, so a claim that was made on older totals cannot exceed a limit.
@@ -16,45 +16,43 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, order_
 from switchyard.domain.orders import Order
 from switchyard.domain.risk.checks import CheckResult
 from switchyard.domain.risk.claims import LIMITS_OF, NO_LIMITS, Breach, Claim, Limits, claimed_by, described
+from switchyard.domain.risk.context import OrderContext
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure, breach_of
 from switchyard.domain.risk.exposure_view import ExposureView, exposure_view
 from switchyard.domain.risk.limit_settings import LimitSettings
 from switchyard.domain.risk.reasons import WAIVED_FOR_REDUCING, Violation
 from switchyard.domain.risk.reservations import Terms, is_reducing, reserved, terms_of
-from switchyard.domain.risk.subject import Subject
 from switchyard.ports.exposures import Exposures
 
 # How often an order may be found to be reducing, or not to be, after a commit said otherwise.
-TURNS_MAX = 3
+REVISIONS_MAX = 3
 # Limits of accounts and symbols that are remembered; beyond it they are put together again.
 REMEMBERED_MAX = 10_000
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class LimitClaim(msgspec.Struct, frozen=True, kw_only=True):
     """What the commit of one new order claims; with a violation the order is stored as rejected."""
 
-    subject: Subject
+    context: OrderContext
     terms: Terms
     limits: Limits = NO_LIMITS
     violation: Violation | None = None
     waived: Violation | None = None
     """The violation from which the order is exempt as long as it is reducing."""
-    turns: int = 0
-    whole: bool = False
-    """Whether the order closes a whole position."""
+    revisions: int = 0
 
-    def rejected(self, violation: Violation | None) -> "Room":
+    def rejected(self, violation: Violation | None) -> "LimitClaim":
         """Return the same with a violation, if there is one."""
         return self if violation is None else msgspec.structs.replace(self, violation=violation)
 
     @property
-    def has_claim(self) -> bool:
+    def is_bound(self) -> bool:
         """Whether the commit has something to check."""
         return self.violation is None and (self.terms.reducing or self.limits is not NO_LIMITS)
 
 
-class Rooms:
-    """Makes room for new orders under the limits of their accounts."""
+class LimitClaims:
+    """Decides the claims of new orders and amends under the limits of their accounts."""
 
     def __init__(self, settings: LimitSettings, exposures: Exposures) -> None:
         self._settings = settings
@@ -64,53 +62,49 @@ class Rooms:
         self._since = -1, OrderId("")
         self._limits: OrderedDict[tuple[AccountId, str], Limits] = OrderedDict()
 
-    async def room(self, subject: Subject, violation: Violation | None) -> Room:
+    async def claim_of(self, context: OrderContext, violation: Violation | None) -> LimitClaim:
         """Return what the order claims; `violation` is that of the stateless checks."""
-        limits = self._limits_of(subject)
-        terms = terms_of(subject.order, subject.instrument, subject.quote)
+        terms = terms_of(context.order, context.instrument, context.quote)
+        if context.closes is not None:  # it claims only that it reduces the position
+            terms = msgspec.structs.replace(terms, reducing=True, reduce_only=True)
+            return LimitClaim(context=context, terms=terms, violation=None if _is_waivable(violation) else violation)
         if violation is not None and not _is_waivable(violation):
-            return Room(subject=subject, terms=terms, violation=violation)
+            return LimitClaim(context=context, terms=terms, violation=violation)
+        limits = self._limits_for(context.account_id, context.order.symbol)
         if limits is NO_LIMITS and violation is None:
-            return Room(subject=subject, terms=terms)
-        room = Room(subject=subject, terms=terms, limits=limits, waived=violation)
+            return LimitClaim(context=context, terms=terms)
+        claim = LimitClaim(context=context, terms=terms, limits=limits, waived=violation)
         is_rejected_otherwise = violation is not None or (terms.price is None and limits.needs_price)
-        return self._as(room, await self._is_reducing(subject, fresh=is_rejected_otherwise))
-
-    def closing_room(self, subject: Subject, violation: Violation | None, *, whole: bool) -> Room:
-        """Return what an order claims that closes a position: only that it is reducing."""
-        terms = terms_of(subject.order, subject.instrument, subject.quote)
-        terms = msgspec.structs.replace(terms, reducing=True, reduce_only=True)
-        room = Room(subject=subject, terms=terms, whole=whole)
-        return room if _is_waivable(violation) else room.rejected(violation)
+        return self._as(claim, await self._is_reducing(context, fresh=is_rejected_otherwise))
 
     async def exposure_of(self, account: AccountId, symbol: str) -> SymbolExposure:
         """Return the account in a symbol, as of a moment after this call."""
         return await self._exposures.symbol_exposure(account, symbol, fresh=True)
 
-    async def revised(self, room: Room, breach: Breach) -> Room:
+    async def revised(self, claim: LimitClaim, breach: Breach) -> LimitClaim:
         """Return the claim, or the rejection, that follows from a breach: an order may turn out to be reducing.
 
         Raises PositionMoved for a close: its caller decides again.
         """
-        if room.terms.reduce_only:
+        if claim.terms.reduce_only:
             raise PositionMoved
         if breach.reason == "NOT_REDUCING":
-            return self._as(room, False)
-        if room.turns < TURNS_MAX and await self._is_reducing(room.subject, fresh=True):
-            return self._as(room, True)
-        return room.rejected(Violation(breach.reason, self._described(room, breach)))
+            return self._as(claim, False)
+        if claim.revisions < REVISIONS_MAX and await self._is_reducing(claim.context, fresh=True):
+            return self._as(claim, True)
+        return claim.rejected(Violation(breach.reason, self._described(claim, breach)))
 
-    def claim(self, room: Room, new_id: OrderId, now: datetime) -> Claim | None:
-        """Return the claim of the order under its id."""
-        if not room.has_claim:
+    def for_commit(self, claim: LimitClaim, new_id: OrderId, now: datetime) -> Claim | None:
+        """Return what the commit of the order has to check; None if that is nothing."""
+        if not claim.is_bound:
             return None
-        limits = room.limits
+        limits = claim.limits
         return Claim(
             order_id=new_id,
             limits=limits,
             day=None if limits.daily_loss is None else self._day_of(now),
             since=None if limits.window_orders is None else self._window_start(now),
-            whole=room.whole,
+            whole=claim.context.closes == "whole",
         )
 
     def day_end(self, now: datetime) -> datetime:
@@ -141,73 +135,73 @@ class Rooms:
         exposure = await self._exposures.account_exposure(account, self._window_start(now))
         return exposure_view(account, exposure, self._settings, self._days.of(now), symbol)
 
-    async def waived(self, subject: Subject, results: Sequence[CheckResult]) -> list[CheckResult]:
+    async def waived(self, context: OrderContext, results: Sequence[CheckResult]) -> list[CheckResult]:
         """Return the results of other checks, without the violations from which a reducing order is exempt."""
         waives = any(_is_waivable(result.violation) for result in results) and await self._is_reducing(
-            subject, fresh=True
+            context, fresh=True
         )
         return [
             CheckResult(result.name, None) if waives and _is_waivable(result.violation) else result
             for result in results
         ]
 
-    async def checks(self, subject: Subject, now: datetime) -> list[CheckResult]:
+    async def checks(self, context: OrderContext, now: datetime) -> list[CheckResult]:
         """Return the result of every limit for the dry run; nothing is claimed."""
-        limits = self._limits_of(subject)
+        limits = self._limits_for(context.account_id, context.order.symbol)
         if limits is NO_LIMITS:
             return []
-        terms = terms_of(subject.order, subject.instrument, subject.quote)
-        terms = msgspec.structs.replace(terms, reducing=await self._is_reducing(subject, fresh=True))
+        terms = terms_of(context.order, context.instrument, context.quote)
+        terms = msgspec.structs.replace(terms, reducing=await self._is_reducing(context, fresh=True))
         since = None if limits.window_orders is None else self._window_start(now)
-        exposure = await self._exposures.account_exposure(subject.account_id, since)
+        exposure = await self._exposures.account_exposure(context.account_id, since)
         results = []
         for code, names in LIMITS_OF.items():
             part = Limits(**{name: getattr(limits, name) for name in names})
             if part != NO_LIMITS:
-                room = Room(subject=subject, terms=terms, limits=part)
-                results.append(CheckResult(code, self._violation(room, exposure, now)))
+                claim = LimitClaim(context=context, terms=terms, limits=part)
+                results.append(CheckResult(code, self._violation(claim, exposure, now)))
         return results
 
-    def _violation(self, room: Room, exposure: AccountExposure, now: datetime) -> Violation | None:
-        if room.terms.reducing:
+    def _violation(self, claim: LimitClaim, exposure: AccountExposure, now: datetime) -> Violation | None:
+        if claim.terms.reducing:
             return None
-        if (unpriced := self._as(room, False).violation) is not None:
+        if (unpriced := self._as(claim, False).violation) is not None:
             return unpriced
-        subject = room.subject
+        context = claim.context
         order = decisions.accept(
-            subject.order,
-            account=subject.account_id,
+            context.order,
+            account=context.account_id,
             order_id=OrderId(""),
-            venue=subject.venue,
+            venue=context.venue,
             venue_client_order_id=VenueClientOrderId(""),
             key=None,
             quote=None,
             now=now,
-            terms=room.terms,
+            terms=claim.terms,
         ).orders[0]
-        claim = Claim(order_id=order.order_id, limits=room.limits, day=self._days.of(now))
-        breach = breach_of(exposure, exposure.window_orders, claim, order, claimed_by(order))
-        return None if breach is None else Violation(breach.reason, self._described(room, breach))
+        bound = Claim(order_id=order.order_id, limits=claim.limits, day=self._days.of(now))
+        breach = breach_of(exposure, exposure.window_orders, bound, order, claimed_by(order))
+        return None if breach is None else Violation(breach.reason, self._described(claim, breach))
 
-    def _as(self, room: Room, reducing: bool) -> Room:
-        """Return the room of the order as a reducing one, or as one that has limits to keep."""
-        terms = room.terms
+    def _as(self, claim: LimitClaim, reducing: bool) -> LimitClaim:
+        """Return the claim of the order as a reducing one, or as one that has limits to keep."""
+        terms = claim.terms
         if reducing != terms.reducing:
             terms = msgspec.structs.replace(terms, reducing=reducing)
-            room = msgspec.structs.replace(room, terms=terms, turns=room.turns + 1)
+            claim = msgspec.structs.replace(claim, terms=terms, revisions=claim.revisions + 1)
         if reducing:
-            return room
-        if room.waived is not None:
-            return msgspec.structs.replace(room, violation=room.waived)
-        if terms.price is None and room.limits.needs_price:
-            symbol = room.subject.order.symbol
-            return room.rejected(Violation("LIMIT_NO_PRICE", f"a limit needs a price, and {symbol} has no quote"))
-        return room
+            return claim
+        if claim.waived is not None:
+            return msgspec.structs.replace(claim, violation=claim.waived)
+        if terms.price is None and claim.limits.needs_price:
+            symbol = claim.context.order.symbol
+            return claim.rejected(Violation("LIMIT_NO_PRICE", f"a limit needs a price, and {symbol} has no quote"))
+        return claim
 
-    async def _is_reducing(self, subject: Subject, *, fresh: bool) -> bool:
+    async def _is_reducing(self, context: OrderContext, *, fresh: bool) -> bool:
         """Guess whether the order is reducing; the commit checks it. A rejection needs a fresh answer."""
-        order = subject.order
-        here = await self._exposures.symbol_exposure(subject.account_id, order.symbol, fresh=fresh)
+        order = context.order
+        here = await self._exposures.symbol_exposure(context.account_id, order.symbol, fresh=fresh)
         open_qty = here.buy_qty if order.side == "BUY" else here.sell_qty
         return is_reducing(here.position, open_qty, order.side, order.qty)
 
@@ -217,9 +211,6 @@ class Rooms:
         if minute != self._day[0]:
             self._day = minute, self._days.of(now)
         return self._day[1]
-
-    def _limits_of(self, subject: Subject) -> Limits:
-        return self._limits_for(subject.account_id, subject.order.symbol)
 
     def _limits_for(self, account: AccountId, symbol: str) -> Limits:
         key = (account, symbol)
@@ -237,9 +228,9 @@ class Rooms:
             self._since = start, order_id(start, 0)
         return self._since[1]
 
-    def _described(self, room: Room, breach: Breach) -> str:
-        subject = room.subject
-        return self._sentence(breach, subject.account_id, subject.order.symbol, room.terms.currency)
+    def _described(self, claim: LimitClaim, breach: Breach) -> str:
+        context = claim.context
+        return self._sentence(breach, context.account_id, context.order.symbol, claim.terms.currency)
 
     def _sentence(self, breach: Breach, account: AccountId, symbol: str, currency: str | None) -> str:
         seconds = self._settings.orders_window.total_seconds()

@@ -12,7 +12,7 @@ from switchyard.domain import decisions
 from switchyard.domain.amends import amend_of
 from switchyard.domain.changes import Change
 from switchyard.domain.lifecycle import is_final
-from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.domain.outbox import MayBeLost, OrderState, OutboxKey, OutboxRow, never_lost
 from switchyard.domain.reasons import SendCode, described
 from switchyard.domain.risk.reasons import Violation
 from switchyard.flow.active_kills import ActiveKills
@@ -22,10 +22,17 @@ from switchyard.flow.sending.resend import FirstSends
 SENDABLE = ("ACCEPTED", "UNKNOWN", "CANCEL_REQUESTED")
 
 
-class Instead:
+class PreSendChecks:
     """Decides whether a claimed order may be sent, and what becomes of it otherwise."""
 
-    def __init__(self, first_sends: FirstSends, kills: ActiveKills, retries: decisions.RetryLimits) -> None:
+    def __init__(
+        self,
+        first_sends: FirstSends,
+        kills: ActiveKills,
+        retries: decisions.RetryLimits,
+        may_be_lost: MayBeLost = never_lost,
+    ) -> None:
+        self._may_be_lost = may_be_lost
         self._first_sends = first_sends
         self._kills = kills
         self._retries = retries
@@ -36,13 +43,14 @@ class Instead:
         """The change to commit where the message must not be sent; none where it may be sent."""
         match row.kind:
             case "new":
-                return self.of_sending(state, row, breaches, now)
+                change = self.of_sending(state, row, breaches, now)
             case "amend":
-                return self.of_amending(state, row, breaches, now)
+                change = self.of_amending(state, row, breaches, now)
             case "cancel":
                 return None
             case unreachable:
                 assert_never(unreachable)
+        return None if change is None else decisions.unless_lost(change, state, row, self._may_be_lost, now)
 
     def of_amending(
         self, state: OrderState, row: OutboxRow, breaches: Mapping[OutboxKey, Violation], now: datetime

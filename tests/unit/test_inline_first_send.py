@@ -71,7 +71,7 @@ class Site:
     async def start(self) -> "Site":
         """Own every lane, and let attempts begin; the queue is left alone, except where a test runs the dispatcher."""
         await self.sending.lanes.renew()
-        self.sending.dispatcher.express.start()
+        self.sending.dispatcher.inline_first_send.start()
         return self
 
     async def accept(self, symbol: str = "USDJPY", key: str | None = None) -> OrderId:
@@ -96,6 +96,19 @@ async def test_an_order_is_sent_from_the_commit_that_accepts_it() -> None:
     assert one.sending.in_flight == 0
 
 
+async def test_no_order_is_sent_before_the_commit_that_accepts_it() -> None:
+    one = await site(accepts)
+    one.journal.may_append.clear()
+    accepting = asyncio.create_task(one.accept())
+    await until(lambda: len(one.journal.groups) == 1)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert one.venue.sent == []
+    one.journal.may_append.set()
+    order_id = await accepting
+    await until(lambda: one.venue.sent == [order_id])
+
+
 async def test_an_attempt_occupies_its_slot_before_its_commit() -> None:
     """Otherwise recovery, which may run between the commit and the send, takes it for one whose sender is gone."""
     one = await site(accepts)
@@ -111,9 +124,9 @@ async def test_an_attempt_occupies_its_slot_before_its_commit() -> None:
 
 async def test_an_order_waits_behind_one_of_its_lane() -> None:
     one = await site(accepts, accepts)
-    one.sending.dispatcher.express.stop()
+    one.sending.dispatcher.inline_first_send.stop()
     first = await one.accept()
-    one.sending.dispatcher.express.start()
+    one.sending.dispatcher.inline_first_send.start()
     second = await one.accept()
     elsewhere = await one.accept(symbol="EURUSD")
     assert one.statuses()[:2] == ["queued", "queued"]
@@ -162,10 +175,10 @@ async def test_no_more_attempts_begin_than_there_are_slots() -> None:
 
 async def test_slots_taken_while_the_queue_is_read_are_not_given_twice() -> None:
     one = await site(*[accepts] * 200)
-    one.sending.dispatcher.express.stop()
+    one.sending.dispatcher.inline_first_send.stop()
     for number in range(SLOTS):
         await one.accept(symbol=f"Q{number}")
-    one.sending.dispatcher.express.start()
+    one.sending.dispatcher.inline_first_send.start()
     one.venue.open.clear()
     changes = [an_accept(now=one.sending.clock.now(), symbol=f"S{number}") for number in range(SLOTS)]
     claiming = asyncio.create_task(one.sending.dispatcher.run_once())

@@ -1,19 +1,23 @@
-"""What a risk check looks at: one new order, its instrument and the market."""
+"""A new order with all that is decided on: its instrument, its venue and the market."""
 
 from decimal import Decimal
+from typing import Literal
 
 import msgspec
 
-from switchyard.domain.facts import Quote
+from switchyard.domain.facts import Quote, RouteFact
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.instruments import Instrument
 from switchyard.domain.money import ONE, ROUNDED
 from switchyard.domain.orders import OrderRequest
 
+Closes = Literal["part", "whole"]
+"""How much of a position an order has to close."""
+
 _HALF = Decimal("0.5")
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class OrderContext(msgspec.Struct, frozen=True, kw_only=True):
     """A checked and routed order before it is accepted."""
 
     account_id: AccountId
@@ -21,7 +25,11 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     instrument: Instrument
     venue: VenueName
     quote: Quote | None
-    """The venue's market, where this process knows it."""
+    """The venue's market when the order arrived, if this process knows it."""
+    route: RouteFact | None = None
+    """How the venue was chosen, if it was not simply the preferred one."""
+    closes: Closes | None = None
+    """None for an order that need not reduce a position."""
 
     @property
     def price(self) -> Decimal | None:

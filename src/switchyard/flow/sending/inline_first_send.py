@@ -1,4 +1,4 @@
-"""Express: begins the first attempt of an order in the commit that accepts it.
+"""Begins the first attempt of an order in the commit that accepts it.
 
 Only where nothing of its lane waits, this worker owns the lane, and the venue is open and has a free slot. The append
 judges the lane and the venue's reports again; a change that it rejects for them is committed without the attempt. Calls
@@ -10,18 +10,18 @@ from datetime import datetime
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Outcome, merged
-from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.domain.ids import OrderId, VenueName, WorkerId
+from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.flow.commit.states import accepted_state
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.sends import Send, Sends, line_of
 from switchyard.flow.sending.waiting import WaitingLanes
-from switchyard.flow.states import accepted_state
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Capabilities, Venue
 
 
-class Express:
+class InlineFirstSend:
     """flow.commits.FirstAttempts of one worker."""
 
     def __init__(
@@ -44,31 +44,34 @@ class Express:
         self._sendable = sendable
         self._lost_keys = lost_keys
         self._clock = clock
-        self._is_running = False
-        self._begun_at: dict[OutboxKey, float] = {}
+        self._served: frozenset[VenueName] = frozenset()
+        """The venues at which first attempts begin here: none before `start` and after `stop`."""
+        self._begun_at: dict[OrderId, float] = {}
         """When each attempt that is being committed began, on the monotonic clock."""
 
     def start(self) -> None:
         """Begin attempts from now on: the worker's name is known to be alive."""
-        self._is_running = True
+        self._served = frozenset(name for name, venue in self._venues.items() if _settles_doubt(venue.capabilities))
 
     def stop(self) -> None:
         """Begin no more attempts."""
-        self._is_running = False
+        self._served = frozenset()
 
     def begin(self, changes: Sequence[tuple[Change, bool]]) -> list[Change | None]:
         """For each change of a group the change with its first attempt; none where no attempt begins with it."""
         begun: list[Change | None] = [None] * len(changes)
-        if not self._is_running:
+        if not self._served or not any(may_begin for _, may_begin in changes):
             return begun
         free = self._sends.free_by_venue(self._sendable())
         slots, usable = self._sends.free, self._lanes.usable()
         now, begun_at = self._clock.now(), self._clock.monotonic()
         queued: set[int] = set()
         for place, (change, may_begin) in enumerate(changes):
-            row = _queued_row(change)
-            if row is None:
+            if len(change.outbox) != 1 or len(change.orders) != 1:
                 continue
+            [row] = change.outbox
+            if row.version != 1 or row.kind != "new" or row.status != "queued":
+                continue  # not a new order
             may_begin = may_begin and slots > 0 and free.get(row.venue, 0) > 0
             may_begin = may_begin and row.lane in usable and row.lane not in self._waiting and row.lane not in queued
             may_begin = may_begin and not self._sends.must_wait(line_of(change.orders[0]), row.lane)
@@ -79,7 +82,7 @@ class Express:
             begun[place] = merged([change, decisions.begin_attempt(state, row, self._worker, now)])
             # Before the commit: recovery takes an attempt that it does not find here for one of a dead worker.
             self._sends.register(row)
-            self._begun_at[row.key] = begun_at
+            self._begun_at[row.order_id] = begun_at
             free[row.venue] -= 1
             slots -= 1
         return begun
@@ -89,10 +92,10 @@ class Express:
         sends = []
         for change, outcome in begun:
             row = change.outbox[-1]
-            begun_at = self._begun_at.pop(row.key)
+            begun_at = self._begun_at.pop(row.order_id)
             if isinstance(outcome, Committed):
                 state = accepted_state(change.orders[-1], change, outcome)
-                sends.append(Send(state.outbox[0], state, begun_at))
+                sends.append(Send(state.outbox[0], state, begun_at, row.key))
                 continue
             self._sends.release(row)
             if outcome.is_of_rows:
@@ -103,28 +106,20 @@ class Express:
         """Give up attempts that were not committed, or of which that is not known: none of them was sent."""
         for change in begun:
             row = change.outbox[-1]
-            del self._begun_at[row.key]
+            del self._begun_at[row.order_id]
             self._sends.release(row, never_left=may_be_committed)
         if may_be_committed:
             self._waiting.wake()
 
     def serves(self, venue: VenueName) -> bool:
         """Whether first attempts at this venue may begin here."""
-        return self._is_running and _settles_doubt(self._venues[venue].capabilities)
+        return venue in self._served
 
     def _may_send(self, change: Change, row: OutboxRow, now: datetime) -> bool:
         order = change.orders[0]
-        if not self.serves(row.venue) or decisions.is_past_deadline(order, now):
+        if row.venue not in self._served or decisions.is_past_deadline(order, now):
             return False
         return self._lost_keys is None or not self._lost_keys.must_ask(order, row)
-
-
-def _queued_row(change: Change) -> OutboxRow | None:
-    """The row of a new order that the change puts into the queue; none for any other change."""
-    if len(change.outbox) != 1 or len(change.orders) != 1:
-        return None
-    [row] = change.outbox
-    return row if row.version == 1 and row.kind == "new" and row.status == "queued" else None
 
 
 def _settles_doubt(capabilities: Capabilities) -> bool:

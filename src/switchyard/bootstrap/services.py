@@ -1,4 +1,4 @@
-"""Build the desks of a gateway: `/orders`, derived keys and `/do/order` over one `OrderIntake`."""
+"""Build the services of a gateway: `/orders`, derived keys and `/do/order` over one `OrderIntake`."""
 
 from datetime import datetime, timedelta
 
@@ -8,26 +8,25 @@ from switchyard.bootstrap.venues import declared_capabilities, venue_kinds
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.risk.checks import checks_of
 from switchyard.flow.active_kills import ActiveKills
-from switchyard.flow.decide import Commit
+from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.health.choice import VenueChoice
-from switchyard.flow.intake.amends import AmendDesk
+from switchyard.flow.intake.amends import AmendService
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
-from switchyard.flow.intake.cancel_all import CancelAllDesk
-from switchyard.flow.intake.closing import CloseDesk
-from switchyard.flow.intake.derived import DerivedDesk
-from switchyard.flow.intake.do_orders import DoDesk
+from switchyard.flow.intake.cancel_all import CancelAllService
+from switchyard.flow.intake.closing import CloseService
+from switchyard.flow.intake.derived import DerivedOrderService
+from switchyard.flow.intake.do_orders import DoOrderService
 from switchyard.flow.intake.duplicates import DuplicateRate, DuplicateWatch
-from switchyard.flow.intake.key_cache import KeyCache
 from switchyard.flow.intake.order_intake import OrderIntake
-from switchyard.flow.intake.orders import OrderDesk
-from switchyard.flow.intake.writer import OrderWriter
+from switchyard.flow.intake.orders import OrderService
+from switchyard.flow.intake.requests import KeyCache
+from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.risk.constraints import Constraints
 from switchyard.flow.risk.contents import RecentContents
+from switchyard.flow.risk.limit_claims import LimitClaims
 from switchyard.flow.risk.order_rate import OrderRate
 from switchyard.flow.risk.pre_trade import PreTradeRisk
-from switchyard.flow.risk.room import Rooms
-from switchyard.flow.routing.route import Routes
 from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.clock import Clock
 from switchyard.ports.quotes import Quotes
@@ -36,8 +35,8 @@ from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
 
-class Desks:
-    """The desks of one process."""
+class Services:
+    """The services of one process."""
 
     def __init__(
         self,
@@ -59,38 +58,43 @@ class Desks:
         choice: VenueChoice,
     ) -> None:
         journal, queries, keys = database.journal, database.queries, database.keys
+        capabilities = {venue.name: declared_capabilities(venue) for venue in settings.venues}
+        key_ttl = max(settings.idempotency_ttl, settings.do_key_ttl)
+        may_be_lost = LostHistory(restored_at, key_ttl, capabilities, clock).may_have_sent
         key_cache = KeyCache(caches.cache, caches.ttl)
-        self.rooms = Rooms(settings.risk.stateful, database.journal)
+        self.limits = LimitClaims(settings.risk.stateful, database.journal)
         risk = PreTradeRisk(checks_of(settings.risk, venue_kinds(settings)), metrics)
         rate = OrderRate(caches.order_rate)
         duplicates = _duplicate_watch(settings, clock, metrics)
         intake = OrderIntake(
             catalogue=catalogue,
-            routes=Routes(choice, quotes),
-            writer=OrderWriter(
-                journal=journal, rooms=self.rooms, commit=commit, clock=clock, randomness=randomness, tag=tag
-            ),
+            choice=choice,
+            quotes=quotes,
             window=window,
             kills=kills,
             journal=journal,
-            rooms=self.rooms,
+            limits=self.limits,
             risk=risk,
             rate=rate,
             contents=RecentContents(settings.risk.duplicate_window, keys=keys, commit=commit, clock=clock),
             keys=keys,
             key_cache=key_cache,
             duplicates=duplicates,
+            offer=commit,
             clock=clock,
+            randomness=randomness,
+            tag=tag,
         )
-        self.orders = OrderDesk(
+        self.orders = OrderService(
             intake=intake,
             journal=journal,
             commit=commit,
             clock=clock,
             key_cache=key_cache,
             key_ttl=settings.idempotency_ttl,
+            may_be_lost=may_be_lost,
         )
-        self.derived = DerivedDesk(
+        self.derived = DerivedOrderService(
             settings.idempotency,
             intake=intake,
             journal=journal,
@@ -101,23 +105,24 @@ class Desks:
             metrics=metrics,
             restored_at=restored_at,
         )
-        self.amends = AmendDesk(
+        self.amends = AmendService(
             catalogue=catalogue,
             quotes=quotes,
             risk=risk,
-            rooms=self.rooms,
+            limits=self.limits,
             rate=rate,
             journal=journal,
             keys=keys,
             commit=commit,
             clock=clock,
             duplicates=duplicates,
-            capabilities={venue.name: declared_capabilities(venue) for venue in settings.venues},
+            capabilities=capabilities,
             tag=tag,
             key_ttl=settings.idempotency_ttl,
             resolution=timedelta(milliseconds=settings.idempotency.key_generation.timestamp_resolution_ms),
+            may_be_lost=may_be_lost,
         )
-        self.closing = CloseDesk(
+        self.closing = CloseService(
             intake=intake,
             orders=self.orders,
             derived=self.derived,
@@ -125,7 +130,7 @@ class Desks:
             key_ttl=settings.idempotency_ttl,
         )
         self.accounts = database.accounts
-        self.cancel_all = CancelAllDesk(
+        self.cancel_all = CancelAllService(
             accounts=database.accounts,
             journal=journal,
             keys=keys,
@@ -133,8 +138,9 @@ class Desks:
             clock=clock,
             venues=settings.venue_names,
             key_ttl=settings.idempotency_ttl,
+            may_be_lost=may_be_lost,
         )
-        self.do_orders = DoDesk(
+        self.do_orders = DoOrderService(
             intake=intake,
             outcome=BrokerOutcome(
                 journal=journal,

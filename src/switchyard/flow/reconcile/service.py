@@ -3,7 +3,7 @@
 Reads and writes breaks; an adoption also writes one entry of the ledger.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
@@ -40,17 +40,17 @@ from switchyard.domain.reconcile.views import (
 from switchyard.flow.reconcile.reconciler import Pass, Reconciler
 from switchyard.ports.breaks import BreakFilter, BreakStore
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Ledger
+from switchyard.ports.ledger import Balance, Ledger
 from switchyard.ports.manual_ledger import ManualLedger
 from switchyard.ports.queries import Queries
-from switchyard.ports.quotes import Quotes
+from switchyard.ports.quotes import QuoteLookup
 
 HISTORY_MAX: Final = 100
 ROWS_MAX: Final = 1_000
 PAGE: Final = 500
 
 
-class ReconcileDesk:
+class ReconcileService:
     """Reconciliation for people; `reconciler` is none where the setting switches it off."""
 
     def __init__(
@@ -62,7 +62,7 @@ class ReconcileDesk:
         breaks: BreakStore,
         clock: Clock,
         catalogue: Catalogue,
-        quotes: Quotes | None,
+        quotes: QuoteLookup | None,
         venues: tuple[VenueName, ...],
         reconciler: Reconciler | None,
     ) -> None:
@@ -155,14 +155,16 @@ class ReconcileDesk:
     async def account(self, account: AccountId, quote_ccy: str, limit: int) -> ReconcileView:
         """One account's books, valued where rates are known, with its breaks."""
         limit = min(limit, ROWS_MAX)
-        balances = await self._balances(account, quote_ccy, limit)
+        rows = await self._ledger.balances(account, "", limit + 1)
         holdings = await self._ledger.holdings(account, "", "", limit + 1)
+        rates = await self._rates(quote_ccy, {row.unit for row in rows}, holdings[:limit])
+        balances = _balances(rows, rates)
         gateway = await self._gateway_positions(account, limit)
         positions: dict[str, ReconciledPosition] = {}
         for one in holdings[:limit]:
             # A symbol whose settlement currency was changed has a position in each.
             key = one.symbol if one.symbol not in positions else f"{one.symbol}:{one.currency}"
-            positions[key] = self._position(one, gateway, quote_ccy)
+            positions[key] = _position(one, gateway, rates)
         for symbol in sorted(gateway.keys() - positions.keys()):
             if len(positions) < limit and gateway[symbol]:
                 positions[symbol] = _only_at_gateway(gateway[symbol])
@@ -205,50 +207,29 @@ class ReconcileDesk:
             if one.scope in own or not one.scope.startswith(("gateway:", "ledger:"))
         )
 
-    async def _balances(self, account: AccountId, quote_ccy: str, limit: int) -> dict[str, ReconciledBalance]:
-        found: dict[str, ReconciledBalance] = {}
-        for row in await self._ledger.balances(account, "", limit + 1):
-            balance = found.setdefault(row.unit, ReconciledBalance())
-            setattr(balance, row.account, row.amount)
-        for currency, balance in found.items():
-            rate = self._rate(currency, quote_ccy)
-            balance.cash_in_quote_ccy = None if rate is None else _rounded(balance.cash, rate)
-        return found
+    async def _rates(self, quote_ccy: str, currencies: Iterable[str], holdings: Sequence[Holding]) -> "_Rates":
+        """The mid prices that value these currencies and positions, in one look at the quotes."""
+        pairs = {
+            currency: pair
+            for currency in {*currencies, *(one.currency for one in holdings)}
+            if (pair := self._pair(currency, quote_ccy)) is not None
+        }
+        symbols = sorted({*pairs.values(), *(one.symbol for one in holdings)})
+        if self._quotes is None or not symbols:
+            return _Rates(quote_ccy, pairs, {})
+        wanted = [(venue, symbol) for symbol in symbols for venue in self._venues]
+        mids: dict[str, Decimal] = {}
+        for (_, symbol), quote in zip(wanted, await self._quotes.look_up(wanted), strict=True):
+            if quote is not None and symbol not in mids:
+                mids[symbol] = ROUNDED.divide(EXACT.add(quote.bid, quote.ask), Decimal(2))
+        return _Rates(quote_ccy, pairs, mids)
 
-    def _position(self, holding: Holding, gateway: Mapping[str, Decimal], quote_ccy: str) -> ReconciledPosition:
-        mark, rate = self._mid(holding.symbol), self._rate(holding.currency, quote_ccy)
-        value = None
-        if not holding.qty:
-            value = ZERO
-        elif mark is not None and rate is not None:
-            value = _rounded(EXACT.multiply(holding.qty, holding.multiplier), ROUNDED.multiply(mark, rate))
-        return ReconciledPosition(
-            qty=holding.qty,
-            gateway_qty=gateway.get(holding.symbol, ZERO),
-            currency=None if holding.currency == NO_CURRENCY else holding.currency,
-            cost_basis=holding.cost_basis,
-            realised_pnl=holding.realised_pnl,
-            value_in_quote_ccy=value,
+    def _pair(self, currency: str, quote_ccy: str) -> str | None:
+        """The pair of the two currencies that the catalogue has."""
+        return next(
+            (pair for pair in (currency + quote_ccy, quote_ccy + currency) if self._catalogue.listed(pair) is not None),
+            None,
         )
-
-    def _mid(self, symbol: str) -> Decimal | None:
-        if self._quotes is None:
-            return None
-        for venue in self._venues:
-            quote = self._quotes.quote(venue, symbol)
-            if quote is not None:
-                return ROUNDED.divide(EXACT.add(quote.bid, quote.ask), Decimal(2))
-        return None
-
-    def _rate(self, currency: str, quote_ccy: str) -> Decimal | None:
-        """How much of the one currency a unit of the other is worth, by the pair that the catalogue has of them."""
-        if currency == quote_ccy:
-            return ONE
-        direct, inverse = currency + quote_ccy, quote_ccy + currency
-        if self._catalogue.listed(direct) is not None:
-            return self._mid(direct)
-        mid = self._mid(inverse) if self._catalogue.listed(inverse) is not None else None
-        return None if mid is None else ROUNDED.divide(ONE, mid)
 
     async def _find(self, break_id: str) -> Break:
         found = (await self._breaks.find([break_id])).get(break_id)
@@ -259,6 +240,53 @@ class ReconcileDesk:
     async def _save(self, one: Break) -> None:
         if not await self._breaks.save([one]):
             raise BreakChanged(f"{one.break_id} was changed meanwhile: look at it again")
+
+
+class _Rates:
+    """What currencies and symbols are worth in one currency."""
+
+    def __init__(self, quote_ccy: str, pairs: Mapping[str, str], mids: Mapping[str, Decimal]) -> None:
+        self._quote_ccy = quote_ccy
+        self._pairs = pairs
+        self.mids = mids
+
+    def of(self, currency: str) -> Decimal | None:
+        """How much a unit of the currency is worth; None without a quote of a pair of the two."""
+        if currency == self._quote_ccy:
+            return ONE
+        pair = self._pairs.get(currency)
+        mid = None if pair is None else self.mids.get(pair)
+        if mid is None or pair == currency + self._quote_ccy:
+            return mid
+        return ROUNDED.divide(ONE, mid)
+
+
+def _balances(rows: Sequence[Balance], rates: _Rates) -> dict[str, ReconciledBalance]:
+    found: dict[str, ReconciledBalance] = {}
+    for row in rows:
+        balance = found.setdefault(row.unit, ReconciledBalance())
+        setattr(balance, row.account, row.amount)
+    for currency, balance in found.items():
+        rate = rates.of(currency)
+        balance.cash_in_quote_ccy = None if rate is None else _rounded(balance.cash, rate)
+    return found
+
+
+def _position(holding: Holding, gateway: Mapping[str, Decimal], rates: _Rates) -> ReconciledPosition:
+    mark, rate = rates.mids.get(holding.symbol), rates.of(holding.currency)
+    value = None
+    if not holding.qty:
+        value = ZERO
+    elif mark is not None and rate is not None:
+        value = _rounded(EXACT.multiply(holding.qty, holding.multiplier), ROUNDED.multiply(mark, rate))
+    return ReconciledPosition(
+        qty=holding.qty,
+        gateway_qty=gateway.get(holding.symbol, ZERO),
+        currency=None if holding.currency == NO_CURRENCY else holding.currency,
+        cost_basis=holding.cost_basis,
+        realised_pnl=holding.realised_pnl,
+        value_in_quote_ccy=value,
+    )
 
 
 def _only_at_gateway(qty: Decimal) -> ReconciledPosition:

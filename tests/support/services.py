@@ -5,18 +5,18 @@ from typing import cast
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.system_clock import SystemRandomness
-from switchyard.bootstrap import Desks
+from switchyard.bootstrap import Services
 from switchyard.bootstrap.caches import RATE_WINDOW, Caches
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.commit.sequencer import Sequencer
 from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.quotes import QuoteBoard
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.window import AdmissionWindow
-from switchyard.flow.sequencer import Sequencer
 from switchyard.settings import load_settings
 from switchyard.telemetry.metrics import Metrics
 from tests.support.databases import Database
@@ -24,7 +24,7 @@ from tests.support.process import SECRET
 from tests.support.sequencing import running_sequencer
 
 
-class GatewayDesks:
+class GatewayServices:
     """One gateway of possibly several on a database."""
 
     def __init__(self, database: Database, clock: ManualClock, **environment: str) -> None:
@@ -36,7 +36,7 @@ class GatewayDesks:
         catalogue = Catalogue(settings.instruments)
         quotes = QuoteBoard(clock, metrics, age_max=settings.quote_age_max)
         router = Router(settings.default_route, settings.symbol_routes)
-        self.desks = Desks(
+        self.services = Services(
             settings,
             database,
             caches=Caches(None, MemoryRate(60, RATE_WINDOW, clock=clock), RATE_WINDOW, None),
