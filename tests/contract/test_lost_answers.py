@@ -19,6 +19,7 @@ from tests.support.build import an_accept
 from tests.support.journal_checks import commit, verified
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
+from tests.support.serving import serving
 from tests.support.upgraded import upgraded_database
 
 WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -44,27 +45,10 @@ class CuttingProxy:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname, parts.port
-        self._server: asyncio.Server | None = None
-        self._streams: set[asyncio.Task[None]] = set()
         self.is_armed = False
         self.cuts = 0
 
-    async def open(self) -> int:
-        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    async def close(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        for stream in self._streams:
-            stream.cancel()
-        await asyncio.gather(*self._streams, return_exceptions=True)
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._streams.add(task)
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream, sink = await asyncio.open_connection(self._host, self._port)
         forwarding = asyncio.create_task(self._forward(reader, sink))
         try:
@@ -77,7 +61,6 @@ class CuttingProxy:
         finally:
             forwarding.cancel()
             sink.close()
-            writer.close()
 
     async def _forward(self, reader: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
@@ -87,24 +70,23 @@ class CuttingProxy:
 
 async def test_a_commit_whose_reply_was_lost_is_written_once(database: PostgresDatabase, postgres_url: str) -> None:
     proxy = CuttingProxy(postgres_url)
-    port = await proxy.open()
     reader = await Reader.open(postgres_url)
     parts = urlsplit(postgres_url)
-    journal = PostgresJournal(parts._replace(netloc=f"{parts.username}@127.0.0.1:{port}").geturl(), reader)
-    await commit(journal, an_accept())
-    taken = an_accept(key="taken")
-    await commit(journal, taken)
-    group = [an_accept(key="one"), an_accept(key="taken", client_id="other"), an_accept()]
+    async with serving(proxy.serve) as port:
+        journal = PostgresJournal(parts._replace(netloc=f"{parts.username}@127.0.0.1:{port}").geturl(), reader)
+        await commit(journal, an_accept())
+        taken = an_accept(key="taken")
+        await commit(journal, taken)
+        group = [an_accept(key="one"), an_accept(key="taken", client_id="other"), an_accept()]
 
-    proxy.is_armed = True
-    outcomes = await journal.append(0, "cut", group, START)
+        proxy.is_armed = True
+        outcomes = await journal.append(0, "cut", group, START)
 
-    assert proxy.cuts == 1
-    assert outcomes == [Committed(3), Conflict(taken.keys[0]), Committed(4)]
-    assert len(await verified(journal)) == 4
-    await journal.close()
-    await reader.close()
-    await proxy.close()
+        assert proxy.cuts == 1
+        assert outcomes == [Committed(3), Conflict(taken.keys[0]), Committed(4)]
+        assert len(await verified(journal)) == 4
+        await journal.close()
+        await reader.close()
 
 
 async def test_a_commit_survives_a_terminated_session(

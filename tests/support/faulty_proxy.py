@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
+from tests.support.serving import serving
+
 UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
@@ -17,7 +19,6 @@ class FaultyProxy:
         self._host, self._port = parts.hostname, parts.port
         self._faults: deque[Callable[[bytes], tuple[bytes, bool]]] = deque()
         self._received: list[bytearray] = []
-        self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
 
     def lose_answer(self, times: int = 1) -> None:
@@ -80,26 +81,11 @@ class FaultyProxy:
         finally:
             forwarding.cancel()
             sink.close()
-            writer.close()
-
-    def on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self.serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 @asynccontextmanager
 async def faulty_proxy(target: str) -> AsyncGenerator[FaultyProxy, None]:
     proxy = FaultyProxy(target)
-    server = await asyncio.start_server(proxy.on_connection, "127.0.0.1", 0)
-    try:
-        proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with serving(proxy.serve) as port:
+        proxy.url = f"http://127.0.0.1:{port}"
         yield proxy
-    finally:
-        server.close()
-        await proxy.stop()

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from tests.support.serving import serving
+
 Reply = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -60,7 +62,6 @@ class ScriptedServer:
 
     def __init__(self, *replies: Reply) -> None:
         self._replies = deque(replies)
-        self._tasks: set[asyncio.Task[None]] = set()
         self.requests: list[Request] = []
         self.arrived = asyncio.Event()
         """Set by the first request."""
@@ -89,18 +90,6 @@ class ScriptedServer:
                     await next_reply(writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        finally:
-            writer.close()
-
-    def on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self.serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Request:
@@ -115,10 +104,6 @@ async def _read_request(reader: asyncio.StreamReader) -> Request:
 async def scripted_server(*replies: Reply) -> AsyncIterator[ScriptedServer]:
     """Runs the server on loopback until the block ends."""
     script = ScriptedServer(*replies)
-    server = await asyncio.start_server(script.on_connection, "127.0.0.1", 0)
-    try:
-        script.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with serving(script.serve) as port:
+        script.url = f"http://127.0.0.1:{port}"
         yield script
-    finally:
-        server.close()
-        await script.stop()

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tests.support.scripted_server import reply
+from tests.support.serving import serving
 
 # What follows the answer to an order unasked, and when: in the same write, a moment later, or as the first thing that
 # the broker writes after it has read the next request of the connection.
@@ -55,17 +56,7 @@ class Broker:
             **changes,
         }
 
-    def connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         owed = b""
         try:
             while True:
@@ -95,8 +86,6 @@ class Broker:
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        finally:
-            writer.close()
 
     def _write_later(self, writer: asyncio.StreamWriter, second: bytes) -> None:
         async def write() -> None:
@@ -157,10 +146,5 @@ async def a_broker(
 ) -> AsyncIterator[Broker]:
     """The broker on loopback; with `lost_every`, it loses the answer to every so many orders, so that it is asked."""
     broker = Broker(moments, seconds, lost_every)
-    server = await asyncio.start_server(broker.connect, "127.0.0.1", 0)
-    broker.port = server.sockets[0].getsockname()[1]
-    try:
+    async with serving(broker.serve) as broker.port:
         yield broker
-    finally:
-        server.close()
-        await broker.stop()
