@@ -470,6 +470,30 @@ async def test_a_lookup_of_before_an_amend_does_not_undo_it(sweeping: Sweeping) 
     assert int((await sweeping.state(order)).order.qty) == 200
 
 
+async def test_an_amend_in_place_is_not_overtaken_by_one_that_was_sent_before_it(
+    sweeping: Sweeping, database: Database
+) -> None:
+    """The venue carried both out; its answer about the order is a copy of one that it gave before the second."""
+    order = await sweeping.working()
+    await requested(sweeping, order, replaces=False)
+    state = await sweeping.state(order)
+    await sweeping.commit(decisions.record_sent(state, state.row("amend", 1), "venue-1", START))
+    await requested(sweeping, order, client_id=SECOND, qty=200, replaces=False)
+    state = await sweeping.state(order)
+    await sweeping.commit(decisions.record_doubt(state, state.row("amend", 2), "UNKNOWN", None, START))
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150, replaces=False),))
+    sweeping.venue.unanswered.add(SECOND)
+    assert await resolved(sweeping, database) == 0
+    assert (await sweeping.state(order)).row("amend", 2).status == "uncertain"
+
+    sweeping.venue.unanswered.clear()
+    show(sweeping, order, "WORKING", amends=(an_amend(SECOND, 200, replaces=False),))
+    assert await resolved(sweeping, database) == 1
+    after = await sweeping.state(order)
+    assert (after.row("amend", 2).status, int(after.order.qty)) == ("sent", 200)
+    await check_replay(sweeping, order)
+
+
 @pytest.mark.parametrize("is_asked_first", [True, False])
 async def test_an_amend_in_place_that_a_later_one_followed_ends_without_effect(
     sweeping: Sweeping, database: Database, is_asked_first: bool

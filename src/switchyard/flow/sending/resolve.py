@@ -11,7 +11,7 @@ from datetime import timedelta
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.amends import amend_of, current_id
+from switchyard.domain.amends import amend_of, amend_rows, current_id
 from switchyard.domain.changes import Change
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
@@ -190,7 +190,7 @@ class Resolver:
             if due.row.kind != "amend" or amend_of(due.row).replaces:
                 raise
             found = await self._venue.find_by_client_order_id(current_id(due.state.order))
-            if found is None or not _is_overtaken(due.row, found):
+            if found is None or not _is_overtaken(due.state, due.row, found):
                 raise
             return found
 
@@ -199,7 +199,7 @@ class Resolver:
         if found is not None:
             if row.kind == "cancel":
                 return decisions.record_unsent(state, row, "CANCEL_IN_DOUBT", now, now)
-            if not _is_overtaken(row, found):
+            if not _is_overtaken(state, row, found):
                 # The id of an amend finds its order only if the amend was carried out.
                 return decisions.record_sent(state, row, found.venue_order_id, now)
         return decisions.record_absent(state, row, now) if decisive else None
@@ -212,7 +212,12 @@ def _shows(found: VenueOrder, order: Order) -> bool:
     return all(theirs is None or theirs == ours for theirs, ours in pairs)
 
 
-def _is_overtaken(row: OutboxRow, found: VenueOrder) -> bool:
-    """Whether the venue shows a later amend in place, so that this one has no effect, carried out or not."""
-    is_in_place = row.kind == "amend" and not amend_of(row).replaces
-    return is_in_place and any(amend.client_order_id != row.venue_client_order_id for amend in found.amends[-1:])
+def _is_overtaken(state: OrderState, row: OutboxRow, found: VenueOrder) -> bool:
+    """Whether the venue shows an amend in place that was sent after this one, which then has no effect, done or not.
+
+    An order has one open amend at a time, so each one that was sent from here precedes this one.
+    """
+    if row.kind != "amend" or amend_of(row).replaces or not found.amends:
+        return False
+    sent_from_here = {other.venue_client_order_id for other in amend_rows(state) if other.last_error != "RESTORED"}
+    return found.amends[-1].client_order_id not in {row.venue_client_order_id, *sent_from_here}
