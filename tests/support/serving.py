@@ -23,6 +23,9 @@ async def serving(serve: Serve) -> AsyncGenerator[int, None]:
         writer.close()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not server.is_serving():
+            writer.close()  # accepted just before the end
+            return
         task = asyncio.create_task(serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(partial(end, writer))
