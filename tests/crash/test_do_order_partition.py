@@ -42,8 +42,18 @@ async def test_a_key_repeated_during_a_partition_is_executed_once(cluster: Clust
             return sum(venue.orders().values()) > 1 + len(KEYS) or time.monotonic() - continued_at >= WATCHED_SECONDS
 
         await until(is_watched, pause_seconds=0.2)
-        # A request that was given up is discarded with its connection, unless the venue had accepted the connection.
+        # An IOC order that was given up must not be sent again after its deadline. The kernel of the venue discards its
+        # request with its connection, unless the stopped venue had accepted that: then the order is executed late.
         assert 1 < len(venue.orders()) <= 1 + len(KEYS)
+
+        async def are_final() -> bool:
+            repeats = await asyncio.gather(*(do_order(gateway, key, time_in_force="IOC", price=None) for key in KEYS))
+            statuses[:] = sorted(str(repeat.json.get("status")) for repeat in repeats)
+            return set(statuses) <= {"filled", "expired"}
+
+        statuses: list[str] = []
+        await until(are_final, lambda: str(statuses), pause_seconds=0.2)
+        assert statuses.count("filled") == len(venue.orders()) - 1, "an executed order has another end than its fill"
         assert all(client_id.endswith(FIRST_GENERATION) for client_id in venue.orders()), "a second client order id"
         assert set(venue.orders().values()) == {1}
 
