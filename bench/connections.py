@@ -16,8 +16,8 @@ import uvloop
 
 from bench.percentiles import percentile
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues.http import venue as venue_module
-from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.adapters.venues.http.transport import Pool
+from switchyard.adapters.venues.http.venue import SENDS, HttpVenue
 from switchyard.domain.ids import VenueName
 from switchyard.ports.venue import Accepted, Capabilities
 from tests.support.ports import free_port
@@ -62,13 +62,12 @@ def _is_listening(port: int) -> bool:
 
 
 def _venue(form: str, port: int) -> HttpVenue:
-    venue_module.SPARES_MIN, venue_module.SPARES_MAX = (2, 32) if form == "spare" else (0, 0)  # type: ignore[misc]
     return HttpVenue(
         VenueName("broker"),
         url=f"http://127.0.0.1:{port}",
-        capabilities=Capabilities(dedupe="none", lookup="none"),
+        capabilities=Capabilities(dedupe="permanent", lookup="none"),
         clock=SystemClock(),
-        reuses_connections=form == "reused",
+        sends=SENDS if form == "spare" else Pool(SENDS.connections_max, reuses=form == "reused"),
     )
 
 

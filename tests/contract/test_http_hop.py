@@ -17,6 +17,7 @@ from switchyard.adapters.venues.http.transport import (
     Exchange,
     Lost,
     NotSent,
+    Pool,
     Transport,
     _new_socket,
 )
@@ -41,18 +42,21 @@ def spares_of(transport: Transport) -> int:
     return len(transport._connector._spares)
 
 
+class NotingTransport(Transport):
+    """Counts the connections on which something unasked arrived."""
+
+    def __init__(self, url: str, pool: Pool) -> None:
+        self.noted = 0
+        super().__init__(url, pool, note_unasked=self._count)
+
+    def _count(self) -> None:
+        self.noted += 1
+
+
 @asynccontextmanager
-async def transport_to(url: str, form: Form = "new") -> AsyncIterator[Transport]:
+async def transport_to(url: str, form: Form = "new") -> AsyncIterator[NotingTransport]:
     spares = 2 if form == "spare" else 0
-    transport = Transport(
-        url,
-        connections_max=4,
-        idle_seconds=60.0,
-        headers={},
-        reuses=form == "reused",
-        spares_min=spares,
-        spares_max=spares,
-    )
+    transport = NotingTransport(url, Pool(4, spares, spares, idle_seconds=60.0, reuses=form == "reused"))
     await transport.start()
     await until(lambda: spares_of(transport) == spares)
     try:
@@ -138,17 +142,21 @@ async def test_a_connection_is_not_reused_after_a_request_was_given_up() -> None
 async def test_by_default_a_connection_carries_one_request_and_says_so() -> None:
     async with scripted_server(reply(200, {})) as server, transport_to(server.url) as transport:
         for _ in range(3):
-            answer = await asked(transport)
-            assert isinstance(answer, BrokerResponse)
-            assert not answer.may_be_unasked
+            assert isinstance(await asked(transport), BrokerResponse)
         assert server.connections == 3
         assert {request.headers["connection"] for request in server.requests} == {"close"}
 
 
-async def test_a_response_on_a_connection_that_is_used_again_says_so() -> None:
-    async with scripted_server(reply(200, {})) as server, transport_to(server.url, "reused") as transport:
-        answers = [await asked(transport) for _ in range(3)]
-        assert [isinstance(each, BrokerResponse) and each.may_be_unasked for each in answers] == [False, True, True]
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("awaits_end", [False, True])
+async def test_only_a_response_whose_connection_has_ended_is_the_only_one(form: Form, awaits_end: bool) -> None:
+    async with scripted_server(reply(403, {})) as server, transport_to(server.url, form) as transport:
+        for _ in range(2):
+            answer = await transport.ask(
+                "GET", "/orders", response_seconds=20.0, bytes_max=1000, awaits_end=lambda *_: awaits_end
+            )
+            assert isinstance(answer, BrokerResponse)
+            assert answer.is_only_response == (awaits_end and form != "reused")
 
 
 class Listener:
@@ -235,10 +243,11 @@ async def test_a_spare_connection_is_discarded_if_something_arrives_before_the_r
                 speak(spare, unasked)
             if not is_in_kernel:
                 await until(lambda: all(protocol.should_close for protocol in protocols))
+                assert transport.noted == (len(protocols) if unasked else 0)
             answering = asyncio.create_task(broker.answer_all(reply(200, {})))
             answer = await asked(transport)
             assert isinstance(answer, BrokerResponse)
-            assert (answer.status, answer.may_be_unasked) == (200, bool(unasked))
+            assert answer.status == 200
             answering.cancel()
 
 
@@ -256,7 +265,7 @@ async def test_nothing_is_sent_on_a_connection_on_which_something_has_arrived(
                 speak(spare, unasked)
             await until(lambda: all(protocol.should_close for protocol in protocols))
             assert isinstance(await asked(transport), NotSent)
-            assert transport._unasked.were_seen == bool(unasked)
+            assert transport.noted == (len(spares) if unasked else 0)
             assert has_got_nothing(spares[-1])
 
 
@@ -282,31 +291,11 @@ async def test_nothing_is_sent_if_something_arrives_while_the_body_is_prepared(m
             spares = [await broker.accept() for _ in range(2)]
             unsent = NotSent("BROKER_DOWN", "something arrived before the request was sent")
             assert await asked(transport, "POST", b"{}") == unsent
-            assert transport._unasked.were_seen
             assert has_got_nothing(spares[-1])
 
 
-@pytest.mark.parametrize("unasked", UNASKED[:3], ids=["429", "403", "a byte"])
-@pytest.mark.parametrize("end", [b"", None], ids=["and the end", "and no end"])
-async def test_what_has_arrived_on_spare_connections_is_noted_when_they_are_discarded(
-    unasked: bytes, end: bytes | None
-) -> None:
-    with a_listener() as broker:
-        async with transport_to(broker.url, "spare") as transport:
-            assert transport._connector is not None
-            for spare in [await broker.accept() for _ in range(2)]:
-                speak(spare, unasked)
-                if end is not None:
-                    speak(spare, end)
-            transport._connector.discard_spares()
-            assert transport._unasked.were_seen
-
-
 @pytest.mark.parametrize("unasked", UNASKED, ids=["429", "403", "a byte", "the end"])
-@pytest.mark.parametrize("is_read", [True, False])
-async def test_what_arrives_on_a_pooled_connection_is_noted_although_the_pool_drops_it(
-    unasked: bytes, is_read: bool
-) -> None:
+async def test_what_arrives_on_a_pooled_connection_is_noted_although_the_pool_drops_it(unasked: bytes) -> None:
     with a_listener() as broker:
         async with transport_to(broker.url, "reused") as transport:
             asking = asyncio.create_task(asked(transport))
@@ -315,11 +304,8 @@ async def test_what_arrives_on_a_pooled_connection_is_noted_although_the_pool_dr
             assert isinstance(await asking, BrokerResponse)
             speak(connection, unasked)
             speak(connection, b"")
-            if is_read:
-                await until(lambda: has_ended(connection))
-            else:
-                await transport.close()
-            assert transport._unasked.were_seen == bool(unasked)
+            await until(lambda: has_ended(connection))
+            assert transport.noted == bool(unasked)
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: A\r\n\r\n2\r\n{}\r\n0\r\nA: 1\r\n\r\n"
@@ -342,13 +328,13 @@ async def test_what_is_behind_a_response_is_noted_and_a_whole_response_is_not(
 ) -> None:
     async with scripted_server(whole + behind) as server, transport_to(server.url, form) as transport:
         await transport.ask("GET", "/orders", response_seconds=5.0, bytes_max=len(LARGE))
-        await until(lambda: transport._unasked.were_seen or not behind)
-        assert transport._unasked.were_seen == bool(behind)
+        await until(lambda: bool(transport.noted) or not behind)
+        assert transport.noted == bool(behind)
 
 
 async def test_spare_connections_are_replaced_before_they_are_too_old() -> None:
     with a_listener() as broker:
-        transport = Transport(broker.url, connections_max=4, idle_seconds=1.5, headers={}, spares_min=1, spares_max=4)
+        transport = Transport(broker.url, Pool(4, spares_min=1, spares_max=4, idle_seconds=1.5))
         await transport.start()
         try:
             first = await broker.accept()

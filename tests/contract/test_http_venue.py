@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,7 +16,7 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http import transport
 from switchyard.adapters.venues.http import venue as venue_module
 from switchyard.adapters.venues.http.outcomes import decoded
-from switchyard.adapters.venues.http.transport import UnaskedResponses
+from switchyard.adapters.venues.http.transport import Pool
 from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS, HttpVenue
 from switchyard.adapters.venues.wire import OrderResponse, Report, encode
 from switchyard.domain.amends import Amend
@@ -34,7 +34,6 @@ from switchyard.ports.venue import (
     VenueRejected,
     VenueUnavailable,
 )
-from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.scripted_server import (
     Reply,
@@ -46,7 +45,7 @@ from tests.support.scripted_server import (
     scripted_server,
     then_hang_up,
 )
-from tests.support.second_responses import MOMENTS, SECOND_NAMES, SECONDS, a_broker
+from tests.support.second_responses import CROSSING, MOMENTS, SECOND_NAMES, SECONDS, a_broker
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, open_orders, unlocated
 
 SHORT = dict.fromkeys(RESPONSE_SECONDS, 0.2)
@@ -85,11 +84,11 @@ async def http_venue(
         await venue.close()
 
 
-@pytest.fixture
-def no_spares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the connections that requests need are opened, so that they can be counted."""
-    for name in ("SPARES_MIN", "SPARES_MAX", "QUERY_SPARES_MIN", "QUERY_SPARES_MAX"):
-        monkeypatch.setattr(venue_module, name, 0)
+# Only the connections that requests need are opened, so that they can be counted.
+NO_SPARES: Any = {"sends": Pool(1), "queries": Pool(1)}
+# For orders at a broker whose deduplication is permanent.
+REUSED = Pool(1, reuses=True)
+REUSING: Any = {**NO_SPARES, "sends": REUSED}
 
 
 async def submitted(*replies: Reply, order: Order = ORDER, **options: Any) -> tuple[SendOutcome, ScriptedServer]:
@@ -119,16 +118,18 @@ async def test_a_failed_name_lookup_is_proven_unsent() -> None:
         assert isinstance(await venue.submit(ORDER), Unsent)
 
 
-@pytest.mark.usefixtures("no_spares")
 async def test_a_handshake_that_does_not_end_is_proven_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "CONNECT_SECONDS", 0.2)
-    async with scripted_server(never_reply) as server, http_venue(server.url.replace("http", "https")) as venue:
+    async with (
+        scripted_server(never_reply) as server,
+        http_venue(server.url.replace("http", "https"), **NO_SPARES) as venue,
+    ):
         assert await venue.submit(ORDER) == Unsent("BROKER_DOWN", "no connection in time")
         assert (server.connections, server.requests) == (1, [])
 
 
 async def test_an_exhausted_pool_is_proven_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scripted_server(never_reply) as server, http_venue(server.url, connections_max=1) as venue:
+    async with scripted_server(never_reply) as server, http_venue(server.url, sends=Pool(1)) as venue:
         hanging = asyncio.create_task(venue.submit(ORDER))
         await server.arrived.wait()
         monkeypatch.setattr(transport, "CONNECT_SECONDS", 0.2)
@@ -139,7 +140,7 @@ async def test_an_exhausted_pool_is_proven_unsent(monkeypatch: pytest.MonkeyPatc
 
 async def test_queries_work_while_every_send_hangs() -> None:
     replies = never_reply, reply(200, order_response())
-    async with scripted_server(*replies) as server, http_venue(server.url, connections_max=1) as venue:
+    async with scripted_server(*replies) as server, http_venue(server.url, sends=Pool(1)) as venue:
         hanging = asyncio.create_task(venue.submit(ORDER))
         await server.arrived.wait()
         assert await venue.find_by_client_order_id(ID) is not None
@@ -221,12 +222,11 @@ async def test_each_time_in_force_has_its_own_response_time() -> None:
         slow.cancel()
 
 
-@pytest.mark.usefixtures("no_spares")
 @pytest.mark.parametrize("lost", [hang_up, reset])
 async def test_a_reused_connection_that_breaks_during_a_send_is_ambiguous_and_not_retried(lost: Reply) -> None:
     async with (
         scripted_server(reply(200, order_response()), lost) as server,
-        http_venue(server.url, reuses_connections=True) as venue,
+        http_venue(server.url, "permanent", **REUSING) as venue,
     ):
         assert await venue.submit(ORDER) == Accepted("brk-1", accepted_at=ACCEPTED_AT)
         assert unlocated(await venue.submit(an_order("two"))) == Ambiguous("NETWORK_DISCONNECTED")
@@ -234,11 +234,10 @@ async def test_a_reused_connection_that_breaks_during_a_send_is_ambiguous_and_no
         assert [body["client_order_id"] for body in server.posted] == ["one", "two"]
 
 
-@pytest.mark.usefixtures("no_spares")
 async def test_a_connection_idle_for_too_long_is_not_reused() -> None:
     async with (
         scripted_server(reply(200, order_response())) as server,
-        http_venue(server.url, idle_seconds=0.0, reuses_connections=True) as venue,
+        http_venue(server.url, "permanent", sends=replace(REUSED, idle_seconds=0.0), queries=Pool(1)) as venue,
     ):
         await venue.submit(ORDER)
         await venue.submit(ORDER)
@@ -818,6 +817,17 @@ async def test_doubt_names_the_address_that_the_order_went_to(answer: Reply) -> 
             assert outcome.address == server.url.removeprefix("http://")
 
 
+def test_connections_are_reused_only_where_a_repeated_order_does_no_harm() -> None:
+    with pytest.raises(AssertionError, match="second response"):
+        HttpVenue(
+            VenueName("broker"),
+            url="http://127.0.0.1:1",
+            capabilities=Capabilities(dedupe="while_open", lookup="all"),
+            clock=ManualClock(),
+            sends=REUSED,
+        )
+
+
 def test_response_times_beyond_the_send_limit_are_rejected() -> None:
     with pytest.raises(AssertionError):
         HttpVenue(
@@ -831,26 +841,22 @@ def test_response_times_beyond_the_send_limit_are_rejected() -> None:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("second", SECONDS, ids=SECOND_NAMES)
-@pytest.mark.parametrize("reuses", [False, True])
 @pytest.mark.parametrize("dedupe", ["none", "while_open"])
 async def test_a_second_response_is_never_the_answer_to_the_next_order(
-    dedupe: Dedupe, reuses: bool, second: bytes, moment: str
+    dedupe: Dedupe, second: bytes, moment: str
 ) -> None:
     async with (
         a_broker([moment], [second]) as broker,
-        http_venue(f"http://127.0.0.1:{broker.port}", dedupe=dedupe, reuses_connections=reuses) as venue,
+        http_venue(f"http://127.0.0.1:{broker.port}", dedupe=dedupe) as venue,
     ):
         outcomes = [await venue.submit(an_order(f"order-{number}")) for number in range(10)]
-    # On a connection on which something arrives right before the request is written, it is not written.
-    unsent = Unsent("BROKER_DOWN", "something arrived before the request was sent")
-    kinds = {type(outcome) for outcome in outcomes if outcome != unsent}
-    assert kinds <= ({Accepted, Ambiguous} if reuses else {Accepted})
-    assert reuses or unsent not in outcomes
-    assert broker.executions.total() == 10 - outcomes.count(unsent)
+    # What crosses the request comes before its answer: then neither is believed.
+    assert {type(outcome) for outcome in outcomes} == {Ambiguous if moment == CROSSING else Accepted}
+    assert broker.executions.total() == 10
 
 
 async def test_a_second_response_is_never_the_answer_to_the_next_query() -> None:
-    async with a_broker() as broker, http_venue(f"http://127.0.0.1:{broker.port}", reuses_connections=True) as venue:
+    async with a_broker(MOMENTS[:3]) as broker, http_venue(f"http://127.0.0.1:{broker.port}") as venue:
         await venue.submit(ORDER)
         for _ in range(5):
             assert await venue.find_by_client_order_id(ORDER.venue_client_order_id) is not None
@@ -863,77 +869,118 @@ NAMED: Any = {"error": "ANY", "client_order_id": "one"}
 
 @pytest.mark.parametrize("status", [429, 400, 403, 422])
 @pytest.mark.parametrize(
-    ("dedupe", "body", "is_believed"),
-    [
-        ("none", {"error": "ANY"}, False),
-        ("while_open", {"error": "ANY"}, False),
-        ("permanent", {"error": "ANY"}, True),
-        ("none", NAMED, True),
-        ("permanent", {**NAMED, "client_order_id": "another"}, False),
-    ],
+    ("body", "is_believed"), [({"error": "ANY"}, True), ({**NAMED, "client_order_id": "x"}, False)]
 )
-async def test_on_a_reused_connection_an_error_counts_if_it_names_the_order(
-    status: int, dedupe: Dedupe, body: object, is_believed: bool
+async def test_on_a_reused_connection_an_error_counts_unless_it_names_another_order(
+    status: int, body: object, is_believed: bool
 ) -> None:
     replies = reply(200, order_response()), reply(status, body)
-    async with (
-        scripted_server(*replies) as server,
-        http_venue(server.url, dedupe=dedupe, reuses_connections=True) as venue,
-    ):
+    async with scripted_server(*replies) as server, http_venue(server.url, "permanent", **REUSING) as venue:
         assert await venue.submit(ORDER) == Accepted("brk-1", accepted_at=ACCEPTED_AT)
         outcome = await venue.submit(ORDER)
+        assert server.connections == 1
     believed = Unsent if status == 429 else VenueRejected
-    if status == 429 and dedupe != "permanent":
-        is_believed = False  # it may be a copy of the one that an earlier attempt of the order got
     assert isinstance(outcome, believed if is_believed else Ambiguous)
 
 
-# What a broker sends unasked, seen on connections for orders or for queries.
-UNASKED = "a greeting", "a second response", "its first byte", "garbage", "one behind 'Connection: close'"
+AMEND = Amend(client_order_id=VenueClientOrderId("two"), orig_client_order_id=ID, qty=Decimal(7), price=Decimal(1))
 
 
+async def denied(venue: HttpVenue, what: str) -> bool:
+    """Whether the venue is believed that it has not taken the request, or does not have the order."""
+    if what == "lookup":
+        try:
+            return await venue.find_by_client_order_id(ID) is None
+        except VenueUnavailable:
+            return False
+    requests = {"order": venue.submit(ORDER), "cancel": venue.cancel(ORDER), "amend": venue.amend(ORDER, AMEND)}
+    outcomes = {name: await request for name, request in requests.items() if name == what}
+    for name, request in requests.items():
+        if name != what:
+            request.close()
+    return not isinstance(outcomes[what], Accepted | Ambiguous)
+
+
+# What may say that a request was not carried out.
+DENIALS = [
+    ("order", 429, {"error": "RATE_LIMITED"}),
+    ("order", 403, {"error": "FORBIDDEN"}),
+    ("order", 400, {"error": "ANY"}),
+    ("order", 200, order_response(status="rejected")),
+    ("cancel", 429, {"error": "RATE_LIMITED"}),
+    ("cancel", 404, {"error": "UNKNOWN_ORDER"}),
+    ("cancel", 409, {"error": "ORDER_FINAL"}),
+    ("amend", 429, {"error": "RATE_LIMITED"}),
+    ("amend", 404, {"error": "UNKNOWN_ORDER"}),
+    ("amend", 409, {"error": "STALE_AMEND"}),
+    ("lookup", 404, {"error": "UNKNOWN_ORDER"}),
+]
+SECOND = reply(200, order_response())
+ENDINGS: dict[str, Reply] = {
+    "the end": then_hang_up(b""),
+    "nothing": never_reply,
+    "a reset": reset,
+    "a byte": then_hang_up(b"H"),
+    "garbage": then_hang_up(b"?\r\n\r\n"),
+    "an interim response": then_hang_up(b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "a part of a response": then_hang_up(SECOND[:-1]),
+    "a response": then_hang_up(SECOND),
+}
+
+
+@pytest.mark.parametrize("is_split", [False, True])
 @pytest.mark.parametrize("names_order", [False, True])
-@pytest.mark.parametrize("by", ["orders", "queries"])
-@pytest.mark.parametrize("unasked", [None, *UNASKED])
-async def test_once_a_broker_sent_something_unasked_a_rejection_must_name_the_order_and_nothing_else_counts(
-    unasked: str | None, by: str, names_order: bool
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(("what", "status", "body"), DENIALS)
+async def test_a_denial_counts_only_if_nothing_but_the_end_of_the_connection_follows_it(
+    what: str, status: int, body: Any, ending: str, names_order: bool, is_split: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = {"client_order_id": "one"} if names_order else {}
-    errors = (429, "RATE_LIMITED"), (403, "FORBIDDEN"), (404, "UNKNOWN_ORDER"), (404, "UNKNOWN_ORDER")
-    closes = {"Connection": "close"} if unasked == UNASKED[-1] else {}
-    second = {UNASKED[2]: b"H", UNASKED[3]: b"?\r\n\r\n"}.get(unasked or "", SECONDS[0])
-    shown = reply(200, order_response(), **closes) + (second if unasked in UNASKED[1:] else b"")
-    answers = [reply(status, {"error": error, **named}) for status, error in errors]
-    async with scripted_server(shown, *answers, reply(404, {"error": "UNKNOWN_ORDER"})) as server:
-        server.greeting = second if unasked == UNASKED[0] else b""
-        seen = UnaskedResponses()
-        async with http_venue(server.url, unasked=seen) as venue:
-            if server.greeting:
-                await until(lambda: seen.were_seen)
-                server.greeting = b""
-                await asyncio.sleep(0)
-            if by == "orders":
-                await venue.submit(ORDER)
-            else:
-                with suppress(VenueUnavailable):
-                    await venue.find_by_client_order_id(ID)
-            assert seen.were_seen == (unasked is not None)
+    """What the broker sent unasked may cross the request, and is then read before the answer."""
+    monkeypatch.setattr(transport, "END_SECONDS", 20.0 if ending == "the end" else 0.1)
+    answer = reply(status, {**body, "client_order_id": "one"} if names_order else body)
 
-            outcomes = [await venue.submit(ORDER), await venue.submit(ORDER), await venue.cancel(ORDER)]
-            rejected = VenueRejected if names_order or not unasked else Ambiguous
-            assert [type(outcome) for outcome in outcomes] == [Ambiguous if unasked else Unsent, rejected, rejected]
-            with pytest.raises(VenueUnavailable) if unasked else nullcontext():
-                assert await venue.find_by_client_order_id(ID) is None
-            assert await venue.probe() == "answered"
+    async def run(writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        if is_split:
+            await asyncio.sleep(0.01)
+        await ENDINGS[ending](writer)  # type: ignore[operator]
+
+    async with scripted_server(run) as server, http_venue(server.url) as venue:
+        assert await denied(venue, what) == (ending == "the end")
 
 
-async def test_a_copy_of_a_429_never_decides_about_the_next_attempt_of_its_order() -> None:
+@pytest.mark.parametrize(("what", "status", "body"), DENIALS)
+async def test_what_a_broker_sent_unasked_on_one_connection_decides_nothing_on_the_next(
+    what: str, status: int, body: Any
+) -> None:
+    noted: list[None] = []
     async with (
-        scripted_server(reply(429, NAMED)) as server,
-        http_venue(server.url, reuses_connections=True) as venue,
+        scripted_server(reply(429) + SECOND, reply(status, body)) as server,
+        http_venue(server.url, note_unasked=lambda: noted.append(None)) as venue,
     ):
-        assert isinstance(await venue.submit(ORDER), Unsent)
         assert isinstance(await venue.submit(ORDER), Ambiguous)
+        assert noted == [None]
+        assert await denied(venue, what)
+
+
+@pytest.mark.parametrize("status", [429, 403])
+async def test_an_error_without_a_length_does_not_count_if_an_answer_follows_it(status: int) -> None:
+    """Its body lasts until the end of the connection, so the answer is a part of it."""
+    crossing = f"HTTP/1.1 {status} No\r\n\r\n".encode()
+    for error in (b"", encode({"error": "ANY"}), encode(NAMED)):
+        outcome, _ = await submitted(then_hang_up(crossing + error + SECOND))
+        assert isinstance(outcome, Ambiguous)
+
+
+async def test_a_broker_that_dedupes_permanently_need_not_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "END_SECONDS", 20.0)
+
+    async def run(writer: asyncio.StreamWriter) -> None:
+        writer.write(reply(403, {"error": "FORBIDDEN"}))
+        await never_reply(writer)
+
+    outcome, _ = await submitted(run, dedupe="permanent")
+    assert outcome == VenueRejected("UNAUTHORIZED", "FORBIDDEN")
 
 
 OTHER = order_response(idempotency_key="another", client_order_id="another")
@@ -950,17 +997,23 @@ OTHER = order_response(idempotency_key="another", client_order_id="another")
         {"errors": [{"code": 7, "client_order_id": 8}]},
         OTHER,
         b'{"error": "ANY", "client_order_id": "another", ',
+        b'{"error": "ANY", "\\u0063lient_order_id"\n:\t"another"}',
+        b'{"error": "ANY", "client_order_id": "another", "client_order_id": "one"}',
+        b"{'error': 'ANY', 'client_order_id': 'another'}",
+        '{"error": "ANY", "client_order_id": "another"}'.encode("utf-16"),
+        '{"error": "ANY", "client_order_id": "another"}'.encode("utf-32-be"),
+        b"<html>client_order_id: another</html>",
+        b'{"a":' * 10_000,
     ],
 )
 @pytest.mark.parametrize("status", [429, 400, 403, 409, 422])
 async def test_an_answer_that_names_another_order_anywhere_is_never_believed(status: int, body: Any) -> None:
     order_is_final = {**body, "error": "ORDER_FINAL"} if isinstance(body, dict) else body
-    amend = Amend(client_order_id=VenueClientOrderId("two"), orig_client_order_id=ID, qty=Decimal(7), price=Decimal(1))
     async with (
         scripted_server(reply(status, body), reply(status, body), reply(409, order_is_final)) as server,
         http_venue(server.url, "permanent", lookup="none") as venue,
     ):
-        outcomes = [await venue.submit(ORDER), await venue.amend(ORDER, amend), await venue.cancel(ORDER)]
+        outcomes = [await venue.submit(ORDER), await venue.amend(ORDER, AMEND), await venue.cancel(ORDER)]
         assert [type(outcome) for outcome in outcomes] == [Ambiguous] * 3
     async with scripted_server(reply(404, body)) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable):
@@ -988,9 +1041,10 @@ async def test_the_answer_to_another_request_does_not_cancel_all() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 403])
-@pytest.mark.parametrize("reuses", [False, True])
-async def test_an_error_that_names_another_order_is_never_the_answer(status: int, reuses: bool) -> None:
-    outcome, _ = await submitted(reply(status, {**NAMED, "client_order_id": "another"}), reuses_connections=reuses)
+@pytest.mark.parametrize("sends", [Pool(1), REUSED])
+async def test_an_error_that_names_another_order_is_never_the_answer(status: int, sends: Pool) -> None:
+    error = reply(status, {**NAMED, "client_order_id": "another"})
+    outcome, _ = await submitted(error, dedupe="permanent", sends=sends)
     assert isinstance(outcome, Ambiguous)
 
 

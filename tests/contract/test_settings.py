@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.bootstrap.venues import reuses_connections
 from switchyard.domain.errors import SettingError
 from switchyard.entrypoints.cli.reference import settings_page
 from switchyard.settings import jwt_secret, load_settings
@@ -46,6 +47,7 @@ def test_every_setting_has_a_default() -> None:
         ({"SOR_SYMBOL_ROUTES": "BTC"}, "SOR_SYMBOL_ROUTES"),
         ({"VENUE_URL_SIM": "gopher:"}, "VENUE_URL_SIM"),
         ({"VENUE_LOOKUP_SIM": "some"}, "VENUE_LOOKUP_SIM"),
+        ({"VENUE_REUSE_CONNECTIONS_SIM": "true", "VENUE_DEDUPE_SIM": "ttl"}, "VENUE_REUSE_CONNECTIONS_SIM"),
         ({"VENUE_EXEC_ID_SCOPE_SIM": "account"}, "VENUE_EXEC_ID_SCOPE_SIM"),
         ({"VENUE_SWEEP_SEC_SIM": "-1"}, "VENUE_SWEEP_SEC_SIM"),
         ({"VENUE_REQUEST_EXPIRY_OTHER": "true"}, "VENUE_REQUEST_EXPIRY_OTHER"),
@@ -59,6 +61,13 @@ def test_an_invalid_setting_raises_an_error_that_names_it(environment: dict[str,
         load_settings(environment)
     assert caught.value.name == name
     assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("dedupe", ["permanent", "ttl", "while_open", "none"])
+@pytest.mark.parametrize("given", ["", "false"])
+def test_connections_are_reused_only_where_a_repeated_order_does_no_harm(dedupe: str, given: str) -> None:
+    settings = load_settings({"VENUE_DEDUPE_SIM": dedupe, "VENUE_REUSE_CONNECTIONS_SIM": given})
+    assert reuses_connections(settings.venues[0]) == (dedupe == "permanent" and not given)
 
 
 def test_a_secret_never_shows_in_an_error() -> None:

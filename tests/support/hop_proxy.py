@@ -211,7 +211,7 @@ class _Client:
             return False
         self._writer.write(answer)
         await self._writer.drain()
-        return bool(answer)
+        return bool(answer) and b"connection: close" not in request.partition(b"\r\n\r\n")[0].lower()
 
     async def _wait(self, request: bytes) -> bool:
         """Wait as the faults require; returns whether to deliver the request after that."""

@@ -1,6 +1,8 @@
 """An HTTP server for tests that replies to each request with the next item of a script."""
 
 import asyncio
+import socket
+import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -38,6 +40,7 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
 
 async def reset(writer: asyncio.StreamWriter) -> None:
     """Reset the connection, as a crashed host does."""
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 
@@ -86,6 +89,8 @@ class ScriptedServer:
                 if isinstance(next_reply, bytes):
                     writer.write(next_reply)
                     await writer.drain()
+                    if self.requests[-1].headers.get("connection") == "close":
+                        writer.close()
                 else:
                     await next_reply(writer)
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -12,8 +12,9 @@ import msgspec
 from tests.support.scripted_server import reply
 from tests.support.serving import serving
 
-# What follows the answer to an order unasked, and when: in the same write, a moment later, or as the first thing that
-# the broker writes after it has read the next request of the connection.
+# What follows the answer to an order unasked, and when: in the same write, a moment later, as the first thing that the
+# broker writes after it has read the next request of the connection, or before the answer, as if it had crossed the
+# request.
 SECONDS = (
     reply(429, {"error": "RATE_LIMITED"}, Retry_After="0"),
     reply(403, {"error": "FORBIDDEN"}),
@@ -22,7 +23,8 @@ SECONDS = (
     reply(404, {"error": "UNKNOWN_ORDER"}),
 )  # fmt: skip
 SECOND_NAMES = ("429", "403", "200 of another order", "404")
-MOMENTS = ("at once", "later", "with the next request")
+CROSSING = "crossing the request"
+MOMENTS = ("at once", "later", "with the next request", CROSSING)
 NOTHING_KNOWN = reply(404, {"error": "UNKNOWN_ORDER"})
 # Later than any wrong conclusion from an answer.
 REPORT_SECONDS = 3.0
@@ -40,7 +42,6 @@ class Broker:
         self._has_report = asyncio.Event()
         self._plan = itertools.cycle(itertools.product(moments, seconds))
         self._lost_every = lost_every
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def settings(self, dedupe: str, **changes: str) -> dict[str, str]:
         return {
@@ -73,30 +74,33 @@ class Broker:
                 if answer is None:
                     return
                 moment, second = next(self._plan) if method == "POST" else ("with the next request", NOTHING_KNOWN)
+                is_last = "connection: close" in head.lower()
                 match moment:
                     case "at once":
                         writer.write(answer + second)
                         self.unasked += 1
                     case "later":
                         writer.write(answer)
-                        self._write_later(writer, second)
-                    case _:
+                        await self._write_later(writer, second)
+                    case "with the next request":
                         writer.write(answer)
                         owed = second
+                    case _:
+                        self.unasked += 1
+                        writer.write(second)
+                        await asyncio.sleep(0.002)
+                        writer.write(answer)
                 await writer.drain()
+                if is_last:
+                    return
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
 
-    def _write_later(self, writer: asyncio.StreamWriter, second: bytes) -> None:
-        async def write() -> None:
-            await asyncio.sleep(0.002)
-            if not writer.is_closing():
-                writer.write(second)
-                self.unasked += 1
-
-        task = asyncio.create_task(write())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _write_later(self, writer: asyncio.StreamWriter, second: bytes) -> None:
+        await asyncio.sleep(0.002)
+        if not writer.is_closing():
+            writer.write(second)
+            self.unasked += 1
 
     async def _answer(self, method: str, path: str, body: bytes) -> bytes | None:
         if method == "POST" and path == "/orders":

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
-from switchyard.adapters.venues.http.transport import UnaskedResponses
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.tracing import new_tracer, start_tracer
@@ -91,10 +90,6 @@ class Core:
         self.catalogue = Catalogue(settings.instruments, allows_unlisted=settings.unlisted_symbols == "allow")
         self.venues: dict[VenueName, Venue] = {}
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
-        self.unasked = {
-            name: UnaskedResponses(self.metrics.unasked_responses.labels(name).inc) for name in settings.venue_names
-        }
-        """Of each broker, for all connections of this process."""
         self.quotes = QuoteBoard(self.clock, self.metrics, age_max=settings.quote_age_max)
         """Gets its sources from `open_quotes`."""
         self.health = HealthBoard()

@@ -51,7 +51,7 @@ async def _open_polled(
         clock=core.clock,
         names=names_at(settings),
         headers=credentials_of(settings),
-        unasked=core.unasked[settings.name],
+        note_unasked=core.metrics.unasked_responses.labels(settings.name).inc,
     )
     await feed.start()
     stack.push_async_callback(feed.close)

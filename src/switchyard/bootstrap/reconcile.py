@@ -4,9 +4,11 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from switchyard.adapters.backoffice.breaks import SqliteBreaks
 from switchyard.adapters.backoffice.postgres_breaks import PostgresBreaks
-from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.adapters.venues.http.venue import SENDS, HttpVenue
 from switchyard.adapters.venues.paper.statement import PaperStatement
 from switchyard.bootstrap.books import OpenBooks, books_url
 from switchyard.bootstrap.databases import Database
@@ -113,7 +115,7 @@ async def open_statements(
             clock=clock,
             names=names_at(venue),
             headers=credentials_of(venue),
-            sends_orders=False,
+            sends=replace(SENDS, spares_min=0),  # it sends none
         )
         await broker.start()
         stack.push_async_callback(broker.close)

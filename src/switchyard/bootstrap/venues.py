@@ -4,9 +4,11 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.venues.http.names import VenueNames
-from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.adapters.venues.http.venue import SENDS, HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.core import Core
 from switchyard.domain.ids import VenueName
@@ -46,10 +48,10 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
                 clock=core.clock,
                 final_errors=settings.final_errors,
                 idempotency_header=settings.idempotency_header,
-                reuses_connections=reuses_connections(settings),
+                sends=replace(SENDS, reuses=reuses_connections(settings)),
                 names=names_at(settings),
                 headers=credentials_of(settings),
-                unasked=core.unasked[settings.name],
+                note_unasked=core.metrics.unasked_responses.labels(settings.name).inc,
             )
     await venue.start()
     stack.push_async_callback(venue.close)
@@ -81,9 +83,7 @@ def credentials_of(settings: VenueSettings) -> dict[str, str]:
 
 def reuses_connections(settings: VenueSettings) -> bool:
     """Whether orders may follow each other on a connection to the broker (ADR 43)."""
-    if settings.reuse_connections is None:
-        return settings.dedupe == "permanent"
-    return settings.reuse_connections
+    return settings.dedupe == "permanent" and settings.reuse_connections is not False
 
 
 def declared_capabilities(settings: VenueSettings) -> Capabilities:

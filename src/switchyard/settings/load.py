@@ -69,6 +69,12 @@ def load_settings(
                 f"VENUE_QUOTES_POLL_SEC_{each.name.upper()}",
                 "must be less than SWITCHYARD_QUOTE_AGE_MAX_SEC: every quote would be stale before the next one comes",
             )
+        if each.reuse_connections and each.dedupe != "permanent":
+            raise SettingError(
+                f"VENUE_REUSE_CONNECTIONS_{each.name.upper()}",
+                "true needs VENUE_DEDUPE_ permanent, because a second response of the broker would be taken for the "
+                "answer to the next order; unset it, or set it to false",
+            )
         if each.amend == "cancel_replace" and each.exec_id_scope == "order":
             raise SettingError(
                 f"VENUE_AMEND_{each.name.upper()}",

@@ -18,10 +18,11 @@ and names in its path the last one of the order; with an older one it is `STALE_
 before is answered with the order again. A broker amends in place (`amended_by`), or it ends the order (a report with
 `canceled`; `replaced_by`) and puts one with the amend's id in its place, which has the fills so far. A cancel of an
 order that was replaced is 409 `ORDER_FINAL` with that order. Every other response is an `ErrorResponse`; a rejection
-without one is not final. A broker answers each request with exactly one response. It may name the order in an error
-(`client_order_id`); on a connection that carried another request, an error that does not, or a 429, does not count,
-unless the broker never executes a client order id twice. An answer that names another order never does. Every response
-has the header `X-Venue-Time`. Amounts are JSON numbers, decoded as exact decimals and never as floats.
+without one is not final. A broker answers each request with exactly one response, and with `Connection: close` in the
+request it ends the connection then: only that makes an error count, unless the broker never executes a client order id
+twice. An error may name the order (`client_order_id`); one that names another order never counts, nor one with a body
+that is not JSON. Every response has the header `X-Venue-Time`. Amounts are JSON numbers, decoded as exact decimals and
+never as floats.
 
 A fill, a report and a statement line may carry `fee` (at most 8 decimals, negative for a rebate) and `fee_currency`;
 without the latter the fee is in the instrument's settlement currency. A report or statement line with `exec_type`

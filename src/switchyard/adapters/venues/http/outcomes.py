@@ -1,6 +1,6 @@
 """Interprets a broker's answers: pure functions from an HTTP exchange to the outcome of an attempt."""
 
-import re
+import json
 from collections.abc import Collection
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -31,9 +31,8 @@ FinalErrors = frozenset[tuple[int, str | None]]
 # What the protocol of `wire` calls final.
 FINAL_ERRORS: Final[FinalErrors] = frozenset({(400, None), (401, None), (403, None), (422, None)})
 
-# The members of a body that name an order, and those that link it with another one; also in a body that is not JSON.
-_NAMES: Final = re.compile(rb'"(?:client_order_id|idempotency_key)"\s*:\s*(?:null\b|"([^"]*)"|([^\s,}\]]+))')
-_LINKS: Final = re.compile(rb'"(?:amended_by|replaced_by)"\s*:\s*"([^"]*)"')
+# The members of a body that name an order.
+_NAMES: Final = frozenset({"client_order_id", "idempotency_key"})
 
 _Wire = TypeVar("_Wire")
 
@@ -82,31 +81,41 @@ def _if_answered(
 ) -> SendOutcome:
     """The outcome, or doubt if the response may be the answer to another request.
 
-    A response that names an order other than this one, which has `other_ids` too, is never the answer. If the
-    connection carried another request, or the broker has sent something unasked, a rejection is the answer only if it
-    names `client_id`, and a 429 is none: its copy would have the next attempt sent again. What a request that was
-    answered by mistake did at the broker is unknown; only if a repeated id is never executed again may that be ignored.
+    A response that names an order other than this one, which has `other_ids` too, is never the answer. One that names
+    none, or this one, may be a second response to another request or a copy of the answer to an earlier attempt: unless
+    it shows that the order was accepted, it must be the only response on its connection, or a repeated id must never be
+    executed again.
     """
     if not isinstance(exchange, BrokerResponse) or isinstance(outcome, Ambiguous):
         return outcome
     names = named_orders(exchange.body)
+    if names is None:
+        return Ambiguous("UNKNOWN", "the answer cannot be read")
     if not names <= {client_id, *other_ids}:
         return Ambiguous("UNKNOWN", "the answer names another order")
-    if isinstance(outcome, Accepted) or not exchange.may_be_unasked or rules.dedupes_permanently:
-        return outcome
-    if exchange.status != 429 and client_id in names | _found_names(_LINKS, exchange.body):
+    if isinstance(outcome, Accepted) or exchange.is_only_response or rules.dedupes_permanently:
         return outcome
     return Ambiguous("UNKNOWN", f"HTTP {exchange.status} may answer another request")
 
 
-def named_orders(body: bytes) -> set[str]:
-    """The client order ids of the orders that the body names, also if it cannot be decoded."""
-    return _found_names(_NAMES, body)
+def may_deny(status: int, body: bytes) -> bool:
+    """Whether the response may say that the broker has not taken the request, or does not have the order."""
+    return status >= 400 or b"rejected" in body
 
 
-def _found_names(pattern: re.Pattern[bytes], body: bytes) -> set[str]:
-    found = (match[match.lastindex] for match in pattern.finditer(body) if match.lastindex is not None)
-    return {name.decode(errors="replace") for name in found}
+def named_orders(body: bytes) -> set[str] | None:
+    """The client order ids that the body names, wherever they are; None if it is neither empty nor JSON."""
+    names: set[str] = set()
+
+    def collect(members: list[tuple[str, object]]) -> None:
+        names.update(str(value) for name, value in members if name in _NAMES and value is not None)
+
+    try:
+        # Not msgspec: it drops the first of two equal members.
+        json.loads(body or b"{}", object_pairs_hook=collect)
+    except (ValueError, RecursionError):
+        return None
+    return names
 
 
 def _located(outcome: SendOutcome, exchange: Exchange) -> SendOutcome:

@@ -4,7 +4,7 @@ The age of a quote is the difference between the broker's own clock and the quot
 broker whose clock is wrong, changes nothing. It keeps no state except the broker's clock.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final
@@ -14,7 +14,7 @@ import msgspec
 
 from switchyard.adapters.venues.http.names import VenueNames
 from switchyard.adapters.venues.http.outcomes import decoded, describe
-from switchyard.adapters.venues.http.transport import BrokerResponse, Transport, UnaskedResponses
+from switchyard.adapters.venues.http.transport import BrokerResponse, Pool, Transport
 from switchyard.adapters.venues.http.venue_time import VenueTime
 from switchyard.adapters.venues.wire import QuoteResponse, QuotesResponse
 from switchyard.domain.facts import Quote
@@ -53,13 +53,13 @@ class HttpQuotes:
         clock: Clock,
         names: VenueNames | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
-        unasked: UnaskedResponses | None = None,
+        note_unasked: Callable[[], None] = lambda: None,
     ) -> None:
-        """`unasked` is shared by all that asks the same broker."""
+        """`note_unasked` as in `Transport`."""
         self._name = name
         self._names = names or VenueNames()
         self._clock = clock
-        self._transport = Transport(url, connections_max=CONNECTIONS_MAX, headers=headers, unasked=unasked)
+        self._transport = Transport(url, Pool(CONNECTIONS_MAX), headers=headers, note_unasked=note_unasked)
         self._time = VenueTime(clock)
 
     async def start(self) -> None:

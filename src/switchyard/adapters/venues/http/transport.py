@@ -5,20 +5,19 @@ request that is given up is destroyed in the kernel too: it must not arrive afte
 
 HTTP/1.1 has no correlation: on a connection that is used again, a second response to one request is read as the
 response to the next. So a connection carries one request, and spare connections are opened ahead of the requests,
-unless the broker guarantees one response per request (`reuses`; ADR 43).
+unless a repeated order does no harm at the broker (`Pool.reuses`; ADR 43). A response that counts only if it surely
+answers the request must be the only one until the broker ends the connection (`is_only_response`).
 """
 
 import asyncio
-import fcntl
 import select
 import socket
 import struct
-import termios
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, cast
 
 import aiohttp
@@ -54,6 +53,9 @@ SPARES_CHECK_SECONDS: Final = 0.5
 # Closing a socket discards what the kernel has not delivered yet and resets the connection. Set when the socket is
 # made, so that a kill of the process has the same effect; without it, the kernel retransmits the request after both.
 _ZERO_LINGER: Final = struct.pack("ii", 1, 0)
+# How long the broker may take to end a connection after its response. It was asked to (`Connection: close`), and a
+# server does that at once; a rejection by one that does not leaves the order in doubt.
+END_SECONDS: Final = 1.0
 # aiohttp stops reading a body at twice this size; no response may be so long (`Transport.ask`).
 _READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
 # aiohttp's own time-outs are off: `Transport.ask` sets the deadlines.
@@ -72,9 +74,9 @@ class BrokerResponse(msgspec.Struct, frozen=True):
     """The peer that the connection led to."""
     is_cached: bool = False
     """Whether a cache on the way says that it answered instead of the broker."""
-    may_be_unasked: bool = False
-    """Whether this may not be the response to the request: the connection carried another one before, or the broker has
-    sent something unasked, with this response or on any other connection."""
+    is_only_response: bool = False
+    """Whether the connection carried this request and this response, and nothing else until the broker ended it. False
+    if that was not awaited."""
 
 
 class NotSent(msgspec.Struct, frozen=True):
@@ -95,28 +97,29 @@ class Lost(msgspec.Struct, frozen=True):
 
 Exchange = BrokerResponse | NotSent | Lost
 
+AwaitsEnd = Callable[[int, bytes], bool]
+"""Whether a response with this status and body counts only if it surely answers its request."""
+
+
+def never_awaited(_status: int, _body: bytes) -> bool:
+    """The default `awaits_end`: the response names what it is about, or decides nothing."""
+    return False
+
 
 class _Oversized(Exception):
     """The response exceeds its size limit."""
 
 
-class UnaskedResponses:
-    """Whether a broker has sent something unasked; one for all connections of a process to that broker.
+class Pool(msgspec.Struct, frozen=True):
+    """How many connections to a broker there are, and for how long."""
 
-    From then on any response may be another such one, as long as the process lives.
-    """
-
-    def __init__(self, count: Callable[[], None] = lambda: None) -> None:
-        """`count` is called for each connection on which something unasked arrives."""
-        self._count = count
-        self.were_seen = False
-
-    def note(self, url: str) -> None:
-        """Record that the broker sent something unasked."""
-        if not self.were_seen:
-            log.error("unasked_response", url=url)
-        self.were_seen = True
-        self._count()
+    connections_max: int
+    spares_min: int = 0
+    """Connections that are opened ahead while there are no requests."""
+    spares_max: int = 0
+    idle_seconds: float = IDLE_SECONDS
+    reuses: bool = False
+    """Whether a connection carries one request after the other; there are no spare ones then."""
 
 
 class _Protocol(ResponseHandler):
@@ -125,11 +128,15 @@ class _Protocol(ResponseHandler):
     It looks at the bytes as they arrive: aiohttp drops those behind a response in several places.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, note_unasked: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, note_unasked: Callable[[], None], *, reuses: bool) -> None:
         super().__init__(loop)
         self._note_unasked = note_unasked
+        self._reuses = reuses
         self._has_unasked = False
-        self._is_asked = False
+        self._end: asyncio.Future[bool] = loop.create_future()
+        """Whether the end of the connection was a regular one, not a reset."""
+        self.is_used = False
+        """Whether the connection has carried a request."""
         self._body: StreamReader | None = None
         """That of the response to the last request, as soon as its headers are complete."""
 
@@ -137,7 +144,7 @@ class _Protocol(ResponseHandler):
         """Expect a response to the request that is written next; raises ConnectionError if something has arrived."""
         if not self.is_silent():
             raise ConnectionError("something arrived before the request was sent")
-        self._is_asked, self._body = True, None
+        self.is_used, self._body = True, None
 
     def is_silent(self) -> bool:
         """Whether the connection is open and nothing has arrived since the last response, also not in the kernel."""
@@ -146,6 +153,11 @@ class _Protocol(ResponseHandler):
         arrivals = select.poll()
         arrivals.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
         return not arrivals.poll(0)
+
+    async def has_ended_after_response(self) -> bool:
+        """Wait until the broker ends the connection, and return whether nothing followed its response."""
+        await asyncio.wait((self._end,), timeout=END_SECONDS)
+        return self._end.done() and self._end.result() and not self._has_unasked
 
     def data_received(self, data: bytes) -> None:
         """Parse what has arrived; the last byte on its own, because what follows a complete response is unasked."""
@@ -166,28 +178,19 @@ class _Protocol(ResponseHandler):
             self._body = body
         super().feed_data(data, size)
 
-    def close(self) -> None:
-        """Close the connection, and look at what has arrived on it."""
-        self._look()
-        super().close()
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Take note of the end."""
+        self._end.set_result(exc is None)
+        super().connection_lost(exc)
 
-    def abort(self) -> None:
-        """Reset the connection, and look at what has arrived on it."""
-        self._look()
-        super().abort()
+    def close(self) -> None:
+        """Close the connection; after its only response, `Transport.ask` does that when it has seen what follows."""
+        if self._reuses or not self.is_used or self._awaits_response:
+            super().close()
 
     @property
     def _awaits_response(self) -> bool:
-        return self._is_asked and (self._body is None or not self._body.is_eof())
-
-    def _look(self) -> None:
-        """Note bytes that are still in the kernel; with TLS they may be part of the handshake."""
-        if self.transport is None or self._awaits_response or self.transport.get_extra_info("sslcontext") is not None:
-            return
-        arrived = bytearray(4)
-        number = self.transport.get_extra_info("socket").fileno()
-        if number >= 0 and not fcntl.ioctl(number, termios.FIONREAD, arrived) and any(arrived):
-            self._note()
+        return self.is_used and (self._body is None or not self._body.is_eof())
 
     def _note(self) -> None:
         if not self._has_unasked:
@@ -211,7 +214,6 @@ class _Departure:
         self._begun_at = boot_seconds()
         self.transport: asyncio.BaseTransport | None = None
         self.protocol: _Protocol | None = None
-        self.is_reused = False
         self._is_noted = False
 
     def note(self) -> None:
@@ -263,26 +265,18 @@ class _Connector(aiohttp.TCPConnector):
     connection is proven unsent, and one on a spare connection would be in doubt.
     """
 
-    def __init__(
-        self,
-        url: URL,
-        unasked: UnaskedResponses,
-        *,
-        connections_max: int,
-        idle_seconds: float,
-        reuses: bool,
-        spares_min: int,
-        spares_max: int,
-    ) -> None:
-        if reuses:
-            super().__init__(limit=connections_max, keepalive_timeout=idle_seconds, socket_factory=_new_socket)
+    def __init__(self, url: URL, pool: Pool, note_unasked: Callable[[], None]) -> None:
+        if pool.reuses:
+            super().__init__(
+                limit=pool.connections_max, keepalive_timeout=pool.idle_seconds, socket_factory=_new_socket
+            )
         else:
-            super().__init__(limit=connections_max, force_close=True, socket_factory=_new_socket)
-        new_connection = partial(_Protocol, self._loop, partial(unasked.note, str(url.origin())))
+            super().__init__(limit=pool.connections_max, force_close=True, socket_factory=_new_socket)
+        new_connection = partial(_Protocol, self._loop, note_unasked, reuses=pool.reuses)
         self._factory = cast("partial[ResponseHandler]", new_connection)
-        self._idle_seconds = idle_seconds
-        self._spares_min = 0 if reuses else spares_min
-        self._spares_max = 0 if reuses else spares_max
+        self._idle_seconds = pool.idle_seconds
+        self._spares_min = 0 if pool.reuses else pool.spares_min
+        self._spares_max = 0 if pool.reuses else pool.spares_max
         # What aiohttp needs to open a connection; it is never sent.
         self._opening_request = aiohttp.ClientRequest("GET", url, loop=self._loop)
         # With the time at which each was opened, oldest first.
@@ -299,13 +293,13 @@ class _Connector(aiohttp.TCPConnector):
         """Return a connection on which nothing has arrived yet: it would be read as the answer to this request."""
         departure = _request.get()
         while True:
-            departure.is_reused = False  # aiohttp's trace sets it
             connection = await super().connect(req, traces, timeout)
-            departure.transport, departure.protocol = connection.transport, cast(_Protocol, connection.protocol)
-            if departure.protocol.is_silent():
+            protocol = cast(_Protocol, connection.protocol)
+            departure.transport, departure.protocol = connection.transport, protocol
+            if protocol.is_silent():
                 return connection
             connection.close()
-            if not departure.is_reused:
+            if not protocol.is_used:
                 raise ConnectionError("something arrived before the request was sent")
 
     async def _create_connection(
@@ -377,23 +371,16 @@ class Transport:
     def __init__(
         self,
         url: str,
+        pool: Pool,
         *,
-        connections_max: int,
-        headers: Mapping[str, str],
-        unasked: UnaskedResponses | None = None,
-        idle_seconds: float = IDLE_SECONDS,
-        reuses: bool = False,
-        spares_min: int = 0,
-        spares_max: int = 0,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        note_unasked: Callable[[], None] = lambda: None,
     ) -> None:
+        """`note_unasked` is called for each connection on which the broker sends something that was not asked for."""
         self._url = url.rstrip("/")
-        self._connections_max = connections_max
-        self._idle_seconds = idle_seconds
+        self._pool = pool
         self._headers = dict(headers)
-        self._unasked = unasked or UnaskedResponses()
-        self._reuses = reuses
-        self._spares_min = spares_min
-        self._spares_max = spares_max
+        self._note_unasked = note_unasked
         self._connector: _Connector | None = None
         self._session: aiohttp.ClientSession | None = None
 
@@ -402,16 +389,7 @@ class Transport:
         tracing = aiohttp.TraceConfig()
         tracing.on_request_headers_sent.append(_note_headers)
         tracing.on_request_chunk_sent.append(_note_body)
-        tracing.on_connection_reuseconn.append(_note_reuse)
-        self._connector = _Connector(
-            URL(self._url, encoded=True),
-            self._unasked,
-            connections_max=self._connections_max,
-            idle_seconds=self._idle_seconds,
-            reuses=self._reuses,
-            spares_min=self._spares_min,
-            spares_max=self._spares_max,
-        )
+        self._connector = _Connector(URL(self._url, encoded=True), self._pool, self._note)
         self._session = aiohttp.ClientSession(
             connector=self._connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -432,6 +410,10 @@ class Transport:
         # aiohttp would repeat a GET if a reused connection breaks. Repeats belong to the caller, who counts them.
         self._session._retry_connection = False
 
+    def _note(self) -> None:
+        log.warning("unasked_response", url=self._url)
+        self._note_unasked()
+
     async def close(self) -> None:
         """Close every connection."""
         if self._session is not None and self._connector is not None:
@@ -449,9 +431,11 @@ class Transport:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         on_departure: OnDeparture = ignore_departure,
+        awaits_end: AwaitsEnd = never_awaited,
     ) -> Exchange:
         """Send one request once and read its response; network and broker failures are returned, not raised.
 
+        If `awaits_end`, the broker has to end the connection before the response is returned (`is_only_response`).
         Without a complete response, for whatever reason, the connection is aborted; and after it, unless it is reused.
         """
         if self._session is None or self._connector is None:
@@ -474,6 +458,10 @@ class Transport:
                     address = departure.address  # the pool takes the connection back with the last byte
                     content = await _read(response, bytes_max)
                     is_complete = True
+                    is_only_response = False
+                    if not self._pool.reuses and awaits_end(response.status, content):
+                        assert departure.protocol is not None, "it has carried the response"
+                        is_only_response = await departure.protocol.has_ended_after_response()
                     headers_read = response.headers
                     return BrokerResponse(
                         response.status,
@@ -483,7 +471,7 @@ class Transport:
                         date=headers_read.get("Date"),
                         address=address,
                         is_cached=headers_read.get("Age", "0").strip() != "0",
-                        may_be_unasked=departure.is_reused or self._unasked.were_seen,
+                        is_only_response=is_only_response,
                     )
         except Exception as error:
             # For every kind of error, the outcome depends only on whether the request was sent.
@@ -493,7 +481,7 @@ class Transport:
                 return _lost(error, departure.address)
             return NotSent("BROKER_DOWN", _not_sent_error(error))
         finally:
-            if departure is not None and not (is_complete and self._reuses):
+            if departure is not None and not (is_complete and self._pool.reuses):
                 departure.abort()
 
 
@@ -522,14 +510,6 @@ async def _note_body(
     """Trace hook that aiohttp calls right before it writes a request with its body, in a later turn of the loop."""
     departure: _Departure = context.trace_request_ctx
     departure.note()
-
-
-async def _note_reuse(
-    session: aiohttp.ClientSession, context: SimpleNamespace, reuse: aiohttp.TraceConnectionReuseconnParams
-) -> None:
-    """Trace hook that aiohttp calls if the request goes on a connection that carried another one."""
-    departure: _Departure = context.trace_request_ctx
-    departure.is_reused = True
 
 
 async def _read(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:

@@ -4,9 +4,8 @@ It sends orders, amends and cancels, and reads orders and reports. It keeps no s
 never retries a send.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from types import MappingProxyType
 from typing import Final, Literal, TypeGuard
 from urllib.parse import quote as quoted
@@ -21,18 +20,20 @@ from switchyard.adapters.venues.http.outcomes import (
     cancelled,
     decoded,
     describe,
+    may_deny,
     named_orders,
     shows,
     submitted,
 )
 from switchyard.adapters.venues.http.transport import (
     CONNECT_SECONDS,
-    IDLE_SECONDS,
+    AwaitsEnd,
     BrokerResponse,
     Exchange,
     Lost,
+    Pool,
     Transport,
-    UnaskedResponses,
+    never_awaited,
 )
 from switchyard.adapters.venues.http.venue_time import VenueTime
 from switchyard.adapters.venues.one_by_one import OneByOne
@@ -68,16 +69,12 @@ from switchyard.ports.venue import (
     supports,
 )
 
-# The default number of send slots of a worker (OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM).
-CONNECTIONS_MAX: Final = 128
-# Queries use a separate pool, so that orders in doubt can be looked up while every send hangs.
-QUERY_CONNECTIONS_MAX: Final = 16
-# Spare connections for orders: enough for two at once after a quiet time, and for a claimed batch under load.
-SPARES_MIN: Final = 2
-SPARES_MAX: Final = 32
-# Spare connections for queries: one is enough to read the next reports without a handshake.
-QUERY_SPARES_MIN: Final = 1
-QUERY_SPARES_MAX: Final = 4
+# As many connections as a worker has send slots by default (OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM). Spare ones are
+# enough for two orders at once after a quiet time, and for a claimed batch under load.
+SENDS: Final = Pool(128, spares_min=2, spares_max=32)
+# Queries use a separate pool, so that orders in doubt can be looked up while every send hangs. One spare connection is
+# enough to read the next reports without a handshake.
+QUERIES: Final = Pool(16, spares_min=1, spares_max=4)
 # From the first byte sent to the last byte read, by time in force. An IOC order is useless after its send deadline.
 RESPONSE_SECONDS: Final[Mapping[TimeInForce, float]] = MappingProxyType(
     {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0}
@@ -103,36 +100,22 @@ class HttpVenue(OneByOne):
         idempotency_header: bool = True,
         names: VenueNames | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
-        connections_max: int = CONNECTIONS_MAX,
-        idle_seconds: float = IDLE_SECONDS,
-        reuses_connections: bool = False,
-        sends_orders: bool = True,
+        sends: Pool = SENDS,
+        queries: Pool = QUERIES,
         response_seconds: Mapping[TimeInForce, float] = RESPONSE_SECONDS,
-        unasked: UnaskedResponses | None = None,
+        note_unasked: Callable[[], None] = lambda: None,
     ) -> None:
-        """`reuses_connections`: orders, amends and cancels follow each other on a connection.
-
-        Without `sends_orders` no connection is opened for orders before the first one. `unasked` is shared by all that
-        asks the same broker.
-        """
+        """`sends`: the connections for orders, amends and cancels; `note_unasked` as in `Transport`."""
+        assert not sends.reuses or capabilities.dedupe == "permanent", "a second response would repeat an order"
+        assert not queries.reuses, "an empty page in answer to another query would be believed"
         assert CONNECT_SECONDS + max(response_seconds.values()) <= SEND_LIMIT.total_seconds()
         self._name = name
         self._names = names or VenueNames()
         self._capabilities = capabilities
         self._clock = clock
         self._response_seconds = response_seconds
-        transport = partial(
-            Transport, url, idle_seconds=idle_seconds, headers=headers, unasked=unasked or UnaskedResponses()
-        )
-        self._sends = transport(
-            connections_max=connections_max,
-            reuses=reuses_connections,
-            spares_min=SPARES_MIN if sends_orders else 0,
-            spares_max=SPARES_MAX,
-        )
-        # Always one query per connection: 'absent' or an empty page in answer to another query would be believed.
-        self._queries = transport(
-            connections_max=QUERY_CONNECTIONS_MAX, spares_min=QUERY_SPARES_MIN, spares_max=QUERY_SPARES_MAX
+        self._sends, self._queries = (
+            Transport(url, pool, headers=headers, note_unasked=note_unasked) for pool in (sends, queries)
         )
         self._rules = AnswerRules(final_errors, dedupes_permanently=capabilities.dedupe == "permanent")
         self._idempotency_header = idempotency_header
@@ -321,10 +304,13 @@ class HttpVenue(OneByOne):
             headers=headers,
             response_seconds=response_seconds or self._response_seconds[order.time_in_force],
             bytes_max=ORDER_BYTES_MAX,
+            awaits_end=never_awaited if self._rules.dedupes_permanently else may_deny,
         )
 
-    async def _query(self, path: str, bytes_max: int) -> Exchange:
-        exchange = await self._queries.ask("GET", path, response_seconds=QUERY_SECONDS, bytes_max=bytes_max)
+    async def _query(self, path: str, bytes_max: int, awaits_end: AwaitsEnd = never_awaited) -> Exchange:
+        exchange = await self._queries.ask(
+            "GET", path, response_seconds=QUERY_SECONDS, bytes_max=bytes_max, awaits_end=awaits_end
+        )
         if isinstance(exchange, BrokerResponse) and exchange.is_cached:
             return Lost("UNKNOWN", "a cache answered instead of the broker", exchange.address)
         return exchange
@@ -336,7 +322,7 @@ class HttpVenue(OneByOne):
         """
         legs: list[OrderResponse] = []
         for _ in range(AMENDS_MAX + 1):
-            response = self._found(client_id, await self._query(_path(client_id), ORDER_BYTES_MAX))
+            response = self._found(client_id, await self._query(_path(client_id), ORDER_BYTES_MAX, may_deny))
             if response is None and legs:
                 raise VenueUnavailable(f"{self._name}: it names {client_id} as the successor of an order, and lacks it")
             if response is None:
@@ -356,11 +342,8 @@ class HttpVenue(OneByOne):
                 response.amended_by,
             ):
                 return response
-        elif isinstance(exchange, BrokerResponse) and _is_unknown(client_id, exchange):
-            # A copy of the answer to an earlier lookup, from before the order was sent again, names the order too.
-            is_deduped = self._rules.dedupes_permanently and client_id in named_orders(exchange.body)
-            if is_deduped or not exchange.may_be_unasked:
-                return None
+        elif isinstance(exchange, BrokerResponse) and exchange.is_only_response and _is_unknown(client_id, exchange):
+            return None
         raise self._unavailable(exchange)
 
     async def _find_duplicate(self, order: Order) -> Accepted | None:
@@ -397,7 +380,8 @@ def _path(client_id: VenueClientOrderId) -> str:
 def _is_unknown(client_id: VenueClientOrderId, response: BrokerResponse) -> bool:
     """Whether the broker says that it has no such order: any other 404 may come from a proxy or a wrong path."""
     problem = decoded(response.body, ErrorResponse) if response.status == 404 else None
-    return problem is not None and problem.error == UNKNOWN_ORDER and named_orders(response.body) <= {client_id}
+    names = named_orders(response.body)
+    return problem is not None and problem.error == UNKNOWN_ORDER and names is not None and names <= {client_id}
 
 
 def _is_ok(exchange: Exchange) -> TypeGuard[BrokerResponse]:
