@@ -57,12 +57,13 @@ NO_HEADS = "SELECT NULL::text"
 # to the WAL alone. Without a synchronous standby, visible means flushed on this server, and a crash keeps it.
 # An empty setting ends the waits without a warning, and may be set again before anyone reads it: what was confirmed
 # before the server loaded its configuration again counts for nothing.
-_CHECK = """
+_TIMELINE = "left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)"
+_CHECK = f"""
 WITH visible AS MATERIALIZED (
-    SELECT current_setting('synchronous_standby_names') AS names, ({heads}) AS heads,
+    SELECT current_setting('synchronous_standby_names') AS names, ({{heads}}) AS heads,
         pg_conf_load_time()::text AS loaded
 )
-SELECT names, heads, loaded, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) AS timeline, CASE
+SELECT names, heads, loaded, {_TIMELINE} AS timeline, CASE
     WHEN names <> '' AND (names = $1 AND heads = $2 AND NOT $3::boolean AND loaded = $4) IS NOT TRUE
     THEN pg_logical_emit_message(true, 'switchyard', '')
 END AS written
@@ -114,7 +115,7 @@ class ReadBarrier:
         self._loaded: str | None = None
         """When the barrier's session loaded the configuration of the last check."""
         self._timeline: str | None = None
-        """Of the server that confirmed the last check; a promotion begins a new one."""
+        """Of the server of the last check; a promotion begins a new one. Known before the first read."""
 
     def note_committed(self, heads: str, names: str) -> None:
         """Take the heads after an append as known, if its commit waited for the standbys of the last check."""
@@ -126,6 +127,11 @@ class ReadBarrier:
 
         Raises `error` if the standby does not confirm in time, or was promoted since the block began.
         """
+        if self._timeline is None:
+            try:
+                await self._learn_timeline()
+            except DATABASE_ERRORS as unknown:
+                raise error(f"the database does not answer: {unknown!r}") from unknown
         since, read = self._timeline, _Read()
         yield read
         if read.needs_standby:
@@ -139,13 +145,33 @@ class ReadBarrier:
         async with self._turn:
             await self._disconnect()
 
+    async def _learn_timeline(self) -> None:
+        async with self._turn:
+            if self._timeline is not None:
+                return
+            try:
+                connection = await self._connected()
+                timeline = await connection.fetchval(f"SELECT {_TIMELINE}", timeout=self._seconds_max)
+            except DATABASE_ERRORS:
+                await self._disconnect()
+                raise
+            await self._on_promotion()  # there may be connections from before, to another server
+            self._timeline = timeline
+
+    async def _connected(self) -> Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await connect(self._url)
+            self._connection.add_log_listener(self._notice)
+            self._names = None  # it may be another server
+        return self._connection
+
     async def _wait(self, since: str | None, must_write: bool) -> None:
         self._must_write = self._must_write or must_write
         if self._next is None:
             self._next = asyncio.create_task(self._check())
             self._next.add_done_callback(_note_error)
         await asyncio.shield(self._next)
-        if since not in (None, self._timeline):
+        if since != self._timeline:
             # The read was on the primary of before: that its successor confirms says nothing about it.
             raise JournalUnavailable("another server was promoted after the read: repeat the request")
 
@@ -171,18 +197,15 @@ class ReadBarrier:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _is_confirmed(self, must_write: bool, seconds_max: float) -> bool:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await connect(self._url)
-            self._connection.add_log_listener(self._notice)
-            self._names = None  # it may be another server
+        connection = await self._connected()
         known = self._heads
         self._is_local_only = False
         values = (self._names, known, must_write, self._loaded)
-        found = await self._connection.fetchrow(self._sql, *values, timeout=seconds_max)
+        found = await connection.fetchrow(self._sql, *values, timeout=seconds_max)
         if self._is_local_only:
             return False
         self._names, self._loaded = found["names"], found["loaded"]
-        if self._timeline not in (None, found["timeline"]):
+        if self._timeline != found["timeline"]:
             await self._on_promotion()
         self._timeline = found["timeline"]
         if self._heads == known:  # no append of this process has ended meanwhile, with newer heads
