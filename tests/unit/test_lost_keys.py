@@ -11,7 +11,7 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain import decisions
 from switchyard.domain.amends import Amend
 from switchyard.domain.decisions import request_cancel
-from switchyard.domain.idempotency import AMEND_ORDER
+from switchyard.domain.idempotency import AMEND_ORDER, DERIVED_ORDER, DO_ORDER
 from switchyard.domain.ids import KillId, VenueClientOrderId
 from switchyard.domain.kills import Kill
 from switchyard.domain.orders import Order
@@ -88,6 +88,48 @@ def test_an_attempt_shows_that_an_order_was_absent_only_where_the_venue_is_asked
     assert history.may_have_sent(state.order, state.outbox[0])
     assert history.may_have_sent(state.order, row) is may_be_there
     assert not history.may_have_sent(state.order, replace(row, last_error="ABSENT_AT_VENUE"))
+
+
+def keyed(operation: str) -> Order:
+    return replace(state_after(an_accept(key="k")).order, operation=operation)
+
+
+@pytest.mark.parametrize(("operation", "later"), [(DO_ORDER, [3, 2, 1]), (DERIVED_ORDER, [3, 2, 1]), (AMEND_ORDER, [])])
+async def test_an_order_is_looked_for_under_the_next_ids_of_a_key_that_is_used_again_soon(
+    operation: str, later: list[int]
+) -> None:
+    venue, order = ScriptedVenue("while_open"), keyed(operation)
+    asked: list[str] = []
+
+    async def find(client_id: VenueClientOrderId) -> None:
+        asked.append(client_id)
+
+    venue.find_by_client_order_id = find  # type: ignore[method-assign]
+    keys = LostKeys(lost_keys(ManualClock()).history, {venue.name: cast(Venue, venue)})
+    assert await keys.find(order) is None
+    assert [int(client_id[27:], 16) for client_id in asked] == [0, *later]
+
+
+async def test_an_order_is_found_under_its_own_id_first_and_then_under_the_last() -> None:
+    venue, order = ScriptedVenue("while_open"), keyed(DO_ORDER)
+    keys = LostKeys(lost_keys(ManualClock()).history, {venue.name: cast(Venue, venue)})
+    own = order.venue_client_order_id
+    for client_id in (own[:27] + "00001", own[:27] + "00003", own):
+        venue.orders[VenueClientOrderId(client_id)] = 1
+        found = await keys.find(order)
+        assert found is not None and found.client_id == client_id
+
+
+@pytest.mark.parametrize("operation", [DO_ORDER, "orders"])
+async def test_at_a_venue_that_recognises_an_id_the_later_ids_of_its_key_are_asked_for(operation: str) -> None:
+    keys = lost_keys(ManualClock(), "permanent")
+    assert keys.must_ask(keyed(operation), order_and_row()[1]) is (operation == DO_ORDER)
+
+
+def test_a_close_is_looked_up_also_where_the_venue_recognises_its_id() -> None:
+    order, row = order_and_row()
+    assert lost_keys(ManualClock(), "permanent").must_ask(replace(order, reduce_only=True), row)
+    assert not lost_keys(ManualClock(), "none").must_ask(replace(order, reduce_only=True), row)
 
 
 class Restored(Setup):

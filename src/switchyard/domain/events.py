@@ -177,6 +177,9 @@ def _has_same_terms(order: Order, before: Order) -> bool:
     return (
         order.amend_qty is before.amend_qty
         and order.qty is before.qty
+        and order.price is before.price
+        and order.stop_price is before.stop_price
+        and order.leg_client_order_id is before.leg_client_order_id
         and order.leg_end is before.leg_end
         and order.reducing is before.reducing
     )
