@@ -12,7 +12,7 @@ from switchyard.domain import decisions
 from switchyard.domain.amends import Amend
 from switchyard.domain.decisions import request_cancel
 from switchyard.domain.idempotency import AMEND_ORDER, DERIVED_ORDER, DO_ORDER
-from switchyard.domain.ids import KillId, VenueClientOrderId
+from switchyard.domain.ids import KillId, VenueClientOrderId, VenueName
 from switchyard.domain.kills import Kill
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
@@ -20,6 +20,7 @@ from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.pre_send_checks import PreSendChecks
 from switchyard.flow.sending.resend import FirstSends
+from switchyard.ports.outbox import Due
 from switchyard.ports.venue import Accepted, Dedupe, Unsent, Venue
 from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after
 from tests.support.one_order import WINDOW, ScriptedVenue, Setup
@@ -124,6 +125,21 @@ async def test_an_order_is_found_under_its_own_id_first_and_then_under_the_last(
 async def test_at_a_venue_that_recognises_an_id_the_later_ids_of_its_key_are_asked_for(operation: str) -> None:
     keys = lost_keys(ManualClock(), "permanent")
     assert keys.must_ask(keyed(operation), order_and_row()[1]) is (operation == DO_ORDER)
+
+
+async def test_an_order_waits_until_a_venue_of_its_route_without_a_lookup_was_read() -> None:
+    keys, other = lost_keys(ManualClock(), "permanent"), VenueName("other")
+    silent = ScriptedVenue("none")
+    keys = LostKeys(keys.history, {**keys._venues, other: cast(Venue, silent)}, lambda _symbol: (VENUE, other))
+    state = state_after(an_accept(key="k"))
+    page = [Due(state.outbox[0], state)]
+
+    async def never(_due: Due) -> None:
+        raise AssertionError("nothing is found")
+
+    assert keys.must_ask(state.order, state.outbox[0])
+    assert await keys.absent(page, {VENUE}, never) == []
+    assert await keys.absent(page, {VENUE, other}, never) == page
 
 
 def test_a_close_is_looked_up_also_where_the_venue_recognises_its_id() -> None:

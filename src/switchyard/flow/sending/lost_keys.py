@@ -57,8 +57,8 @@ class LostKeys:
         self._is_read = is_read
 
     def must_ask(self, order: Order, row: OutboxRow) -> bool:
-        """Whether a venue must be asked before the order's first send."""
-        return bool(self._to_ask(order, row))
+        """Whether a venue must be asked, or another one of the route read, before the order's first send."""
+        return self._may_repeat(order, row) and bool(self._others(order) or self._to_ask(order, row))
 
     def is_unasked(self, order: Order, row: OutboxRow) -> bool:
         """Whether a claimed row may be at its venue, because that is not asked before the claim."""
@@ -82,8 +82,12 @@ class LostKeys:
 
     async def _is_absent(self, due: Due, synced: Container[VenueName]) -> bool | None:
         """Whether no venue has the order from the lost history; none where that is not known yet."""
-        to_ask = self._to_ask(due.state.order, due.row)
-        if any(venue not in synced for venue, _ in to_ask):
+        order = due.state.order
+        if not self._may_repeat(order, due.row):
+            return True
+        to_ask = self._to_ask(order, due.row)
+        # Also one without a lookup: its reports are all that shows the order.
+        if any(venue not in synced for venue in (*self._others(order), *(venue for venue, _ in to_ask))):
             return None
         try:
             return await self._first_of(to_ask) is None
@@ -99,8 +103,8 @@ class LostKeys:
         own, *others = self._ids_at(order, [order.venue, *self._others(order)], with_own=True)
         if (found := await self._first_of([own])) is not None:
             return found
-        for venue, _ in others:
-            if venue != order.venue and not self._is_read(venue):
+        for venue in self._others(order):
+            if not self._is_read(venue):
                 raise VenueUnavailable(f"{venue} was not read yet")
         return await self._first_of(others)
 
@@ -117,10 +121,11 @@ class LostKeys:
         One 'absent' is enough: a venue is opened only after no request of the lost history can still arrive. A close
         may have another quantity at a venue that recognises its id.
         """
-        if not is_first_attempt(row) or not self.history.may_have_sent(order, row):
-            return []
         with_own = order.reduce_only or self.history.is_asked_first(row.venue)
         return self._ids_at(order, [row.venue, *self._others(order)], with_own=with_own)
+
+    def _may_repeat(self, order: Order, row: OutboxRow) -> bool:
+        return is_first_attempt(row) and self.history.may_have_sent(order, row)
 
     def _others(self, order: Order) -> list[VenueName]:
         return [venue for venue in self._venues_of(order.symbol) if venue != order.venue]
