@@ -281,7 +281,7 @@ class Recorder:
             if is_lost or await self._left.has(state.order.order_id):
                 self._metrics.contradictions.labels(self._venue.name).inc()
                 log.critical("report_after_move", venue=self._venue.name, order_id=state.order.order_id)
-                error = f"order {state.order.order_id} is at {state.order.venue}, because it was never sent here"
+                error = f"order {state.order.order_id} went to {state.order.venue} because it was never sent here"
                 await self.strays.set_aside(report, error, is_stray=False)
                 continue
             self._metrics.reports.labels("other_venue").inc()
