@@ -324,6 +324,44 @@ async def resolved(sweeping: Sweeping, database: Database) -> int:
     return settled + await resolver.run_once()
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_an_end_waits_while_an_amend_that_the_venue_shows_before_another_one_is_being_sent(
+    sweeping: Sweeping, database: Database, elsewhere: bool
+) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order)
+    await sweeping.recorder._sequencer.states.load([order.order_id])
+    state = await sweeping.state(order)
+    show(sweeping, order, "PARTIALLY_FILLED", "a:30", amends=(an_amend(FIRST, 150), an_amend(SECOND, 200)))
+    # Another process writes to the database alone: what this one has in memory is old then.
+    commit = sweeping.commit if elsewhere else sweeping.recorder._sequencer.commit
+    await commit(decisions.begin_attempt(state, state.row("amend", 1), WORKER, START))
+    await sweeping.receive(an_end(state), of_leg(an_end(state, "end-2"), FIRST))
+    assert sweeping.recorder.gate._waiting is not None
+
+    state = await sweeping.state(order)
+    await commit(decisions.record_sent(state, state.row("amend", 1), "venue-of-first", START))
+    await sweeping.recorder.run_once()
+    after = await sweeping.state(order)
+    assert (after.order.status, int(after.order.qty), current_id(after.order)) == ("WORKING", 200, SECOND)
+    assert sweeping.recorder.gate._waiting is None
+    await sweeping.receive(of_leg(report(state, "a", "30", "30"), SECOND))
+    assert ((await sweeping.state(order)).order.status, await sweeping.held()) == ("PARTIALLY_FILLED", 30)
+    await check_replay(sweeping, order)
+
+
+@pytest.mark.parametrize("shown", [{"price": Decimal(140)}, {"client_order_id": SECOND, "replaces": True}])
+async def test_a_lost_amend_without_another_quantity_is_in_the_journal(
+    sweeping: Sweeping, shown: dict[str, Any]
+) -> None:
+    order = await sweeping.working()
+    amend = replace(VenueAmend(client_order_id=FIRST, replaces=False), **shown)
+    show(sweeping, order, "WORKING", amends=(amend,))
+    await sweeping.swept()
+    assert last_id(await sweeping.state(order)) == amend.client_order_id
+    await check_replay(sweeping, order)
+
+
 async def test_the_resolver_records_the_amends_of_an_order_in_doubt_that_it_finds(
     sweeping: Sweeping, database: Database
 ) -> None:

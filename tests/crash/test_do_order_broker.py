@@ -108,8 +108,8 @@ async def test_after_a_restore_a_key_gets_no_second_client_order_id(cluster: Clu
         await broker.start()
         assert (await until_answered(gateway, "other", "filled", **PATIENT)).status in (200, 201)
         # Past its deadline it is in doubt until the venue has been asked: the lost history may have sent it.
-        answer = await do_order(gateway, "k")
-        assert (answer.status, answer.json["status"]) in [(200, "unknown"), (200, "expired")], answer.json
+        answer = await until_answered(gateway, "k", "expired")
+        assert (answer.status, answer.json["reason_code"]) == (200, "ABSENT_AT_VENUE"), answer.json
         assert (await key_entry(gateway, "k")).generation == 0
         assert list(broker.orders().values()) == [1]
 

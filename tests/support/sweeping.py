@@ -11,7 +11,7 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.decisions import begin_attempt, record_sent
-from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
@@ -33,8 +33,8 @@ _groups = count(1)
 class ShownVenue(NullVenue):
     """A venue whose orders and reports are set by the test."""
 
-    def __init__(self) -> None:
-        super().__init__(VENUE, clock=ManualClock())
+    def __init__(self, name: VenueName = VENUE) -> None:
+        super().__init__(name, clock=ManualClock())
         self.shown: dict[VenueClientOrderId, VenueOrder] = {}
         self.reported: list[ExecutionReport] = []
         self.asked: list[VenueClientOrderId] = []
@@ -80,10 +80,17 @@ class ShownVenue(NullVenue):
 class Sweeping:
     """A recorder and a sweeper with their venue and orders."""
 
-    def __init__(self, database: Database, *, restored_seq: int | None = None) -> None:
-        """`restored_seq`: the first number after a restore."""
+    def __init__(
+        self,
+        database: Database,
+        *,
+        restored_seq: int | None = None,
+        name: VenueName = VENUE,
+        route: Sequence[VenueName] = (),
+    ) -> None:
+        """`restored_seq`: the first number after a restore; `route`: the venues of every symbol."""
         self.journal, self.queries = database.journal, database.queries
-        self.venue = ShownVenue()
+        self.venue = ShownVenue(name)
         self.clock = ManualClock()
         self.metrics = Metrics()
         sequencer = running_sequencer(self.journal, self.clock, self.metrics)
@@ -93,6 +100,7 @@ class Sweeping:
             journal=self.journal,
             commit=sequencer.commit,
             clock=self.clock,
+            venues_of=lambda _symbol: route,
         )
         self.recorder = Recorder(
             self.venue,

@@ -11,8 +11,8 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain import decisions
 from switchyard.domain.amends import Amend
 from switchyard.domain.decisions import request_cancel
-from switchyard.domain.idempotency import AMEND_ORDER
-from switchyard.domain.ids import KillId, VenueClientOrderId
+from switchyard.domain.idempotency import AMEND_ORDER, DERIVED_ORDER, DO_ORDER
+from switchyard.domain.ids import KillId, VenueClientOrderId, VenueName
 from switchyard.domain.kills import Kill
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
@@ -20,6 +20,7 @@ from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.pre_send_checks import PreSendChecks
 from switchyard.flow.sending.resend import FirstSends
+from switchyard.ports.outbox import Due
 from switchyard.ports.venue import Accepted, Dedupe, Unsent, Venue
 from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after
 from tests.support.one_order import WINDOW, ScriptedVenue, Setup
@@ -88,6 +89,63 @@ def test_an_attempt_shows_that_an_order_was_absent_only_where_the_venue_is_asked
     assert history.may_have_sent(state.order, state.outbox[0])
     assert history.may_have_sent(state.order, row) is may_be_there
     assert not history.may_have_sent(state.order, replace(row, last_error="ABSENT_AT_VENUE"))
+
+
+def keyed(operation: str) -> Order:
+    return replace(state_after(an_accept(key="k")).order, operation=operation)
+
+
+@pytest.mark.parametrize(("operation", "later"), [(DO_ORDER, [3, 2, 1]), (DERIVED_ORDER, [3, 2, 1]), (AMEND_ORDER, [])])
+async def test_an_order_is_looked_for_under_the_next_ids_of_a_key_that_is_used_again_soon(
+    operation: str, later: list[int]
+) -> None:
+    venue, order = ScriptedVenue("while_open"), keyed(operation)
+    asked: list[str] = []
+
+    async def find(client_id: VenueClientOrderId) -> None:
+        asked.append(client_id)
+
+    venue.find_by_client_order_id = find  # type: ignore[method-assign]
+    keys = LostKeys(lost_keys(ManualClock()).history, {venue.name: cast(Venue, venue)})
+    assert await keys.find(order) is None
+    assert [int(client_id[27:], 16) for client_id in asked] == [0, *later]
+
+
+async def test_an_order_is_found_under_its_own_id_first_and_then_under_the_last() -> None:
+    venue, order = ScriptedVenue("while_open"), keyed(DO_ORDER)
+    keys = LostKeys(lost_keys(ManualClock()).history, {venue.name: cast(Venue, venue)})
+    own = order.venue_client_order_id
+    for client_id in (own[:27] + "00001", own[:27] + "00003", own):
+        venue.orders[VenueClientOrderId(client_id)] = 1
+        found = await keys.find(order)
+        assert found is not None and found.client_id == client_id
+
+
+@pytest.mark.parametrize("operation", [DO_ORDER, "orders"])
+async def test_at_a_venue_that_recognises_an_id_the_later_ids_of_its_key_are_asked_for(operation: str) -> None:
+    keys = lost_keys(ManualClock(), "permanent")
+    assert keys.must_ask(keyed(operation), order_and_row()[1]) is (operation == DO_ORDER)
+
+
+async def test_an_order_waits_until_a_venue_of_its_route_without_a_lookup_was_read() -> None:
+    keys, other = lost_keys(ManualClock(), "permanent"), VenueName("other")
+    silent = ScriptedVenue("none")
+    keys = LostKeys(keys.history, {**keys._venues, other: cast(Venue, silent)}, lambda _symbol: (VENUE, other))
+    state = state_after(an_accept(key="k"))
+    page = [Due(state.outbox[0], state)]
+
+    async def never(_due: Due) -> None:
+        raise AssertionError("nothing is found")
+
+    assert keys.must_ask(state.order, state.outbox[0])
+    assert await keys.absent(page, {VENUE}, never) == []
+    assert await keys.absent(page, {VENUE, other}, never) == page
+
+
+def test_a_close_is_looked_up_also_where_the_venue_recognises_its_id() -> None:
+    order, row = order_and_row()
+    assert lost_keys(ManualClock(), "permanent").must_ask(replace(order, reduce_only=True), row)
+    assert not lost_keys(ManualClock(), "none").must_ask(replace(order, reduce_only=True), row)
 
 
 class Restored(Setup):

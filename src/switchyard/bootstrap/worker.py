@@ -1,6 +1,6 @@
 """The stages of a worker: send from the outbox, resolve doubt, and per venue synchronise, record reports and sweep."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
@@ -60,7 +60,8 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
         {name: venue.capabilities for name, venue in core.venues.items()},
         core.clock,
     )
-    dispatcher = await _start_dispatcher(core, sent_ids, copies, history, stack)
+    lost_keys = LostKeys(history, core.venues, partial(_venues_of, core), lambda venue: core.gates[venue].is_open)
+    dispatcher = await _start_dispatcher(core, sent_ids, copies, lost_keys, stack)
     core.window.start(dispatcher, core.settings.outbox_batch_size * core.settings.outbox_parallelism)
     cancels = KillCancels(
         kills=core.database.kills,
@@ -82,11 +83,12 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
         journal=core.database.journal,
         commit=core.sequencer.commit,
         clock=core.clock,
+        venues_of=partial(_venues_of, core),
     )
     for venue in core.venues.values():
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
         copies[venue.name] = await _copy_watch(core, venue)
-        watch = _start_resolver(core, venue, copies[venue.name], amends, stack)
+        watch = _start_resolver(core, venue, copies[venue.name], amends, lost_keys, stack)
         core.supervisor.start(stack, f"copies {venue.name}", copies[venue.name].run)
         follow = partial(_follow, core, venue, watch, copies[venue.name], amends)
         core.supervisor.start(stack, f"venue {venue.name}", follow)
@@ -94,6 +96,10 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
 
 def _is_ours(core: Core, client_id: VenueClientOrderId) -> bool:
     return tag_of(client_id) == core.installation.tag
+
+
+def _venues_of(core: Core, symbol: str) -> Sequence[VenueName]:
+    return core.router.route_for(symbol).venues
 
 
 def _breaker(core: Core, venue: VenueSettings) -> VenueBreaker:
@@ -135,7 +141,7 @@ async def _copy_watch(core: Core, venue: Venue) -> CopyWatch:
 
 
 def _start_resolver(
-    core: Core, venue: Venue, copies: CopyWatch, amends: LostAmends, stack: AsyncExitStack
+    core: Core, venue: Venue, copies: CopyWatch, amends: LostAmends, lost_keys: LostKeys, stack: AsyncExitStack
 ) -> VenueWatch:
     """Watch whether the venue answers, and settle its doubts; each venue alone, so that none waits for another."""
     watch = VenueWatch(venue, clock=core.clock, metrics=core.metrics, breaker=core.health.breaker(venue.name))
@@ -149,6 +155,7 @@ def _start_resolver(
         metrics=core.metrics,
         note_found=copies.note_found,
         amends=amends,
+        lost_keys=lost_keys,
     )
     core.supervisor.start(stack, f"watch {venue.name}", watch.run)
     core.supervisor.start(stack, f"resolve {venue.name}", resolver.run)
@@ -159,7 +166,7 @@ async def _start_dispatcher(
     core: Core,
     sent_ids: SentIds,
     copies: Mapping[VenueName, CopyWatch],
-    history: LostHistory,
+    lost_keys: LostKeys,
     stack: AsyncExitStack,
 ) -> Dispatcher:
     settings, database = core.settings, core.database
@@ -185,7 +192,7 @@ async def _start_dispatcher(
         stuck_after=settings.outbox_stuck_after,
         kills=core.kills,
         was_read=partial(was_read, database.journal),
-        lost_keys=LostKeys(history, core.venues, lambda symbol: core.router.route_for(symbol).venues),
+        lost_keys=lost_keys,
         waiting=core.waiting,
         sent_ids=sent_ids,
         guard=Closes(Collars(core.catalogue, core.quotes), database.journal),

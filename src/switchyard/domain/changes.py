@@ -1,6 +1,7 @@
 """A change: events and the rows they make, committed together or not at all, and the outcome of a commit."""
 
-from collections.abc import Container, Hashable, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -11,12 +12,18 @@ from switchyard.domain.idempotency import KeyEntry, KeyResult
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.kills import Kill, KillOrder
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.outbox import OutboxKind, OutboxRow
 from switchyard.domain.positions import Position
 from switchyard.domain.risk.claims import Breach, Claim
 
-# The events that name an order and carry no outbox row.
-_WITHOUT_ROWS: Final[frozenset[EventType]] = frozenset({"ExecutionReport", "ResultRecorded"})
+# The events that may create a row of each kind.
+_CREATING: Final[Mapping[OutboxKind, frozenset[EventType]]] = MappingProxyType(
+    {
+        "new": frozenset({"OrderAccepted"}),
+        "cancel": frozenset({"CancelRequested"}),
+        "amend": frozenset({"AmendRequested", "Amended", "AmendRefused"}),
+    }
+)
 _Row = TypeVar("_Row", Order, OutboxRow, Position)
 
 
@@ -97,8 +104,15 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def rerouted_ids(self) -> set[OrderId]:
-        """The orders that the change gives to another venue."""
-        return {event.order_id for event in self.events if event.type == "OrderRerouted" and event.order_id is not None}
+        """The orders that the change gives to another venue, and that are to be sent there.
+
+        One that is found at another venue after a restore is there already.
+        """
+        rerouted = {event.order_id for event in self.events if event.type == "OrderRerouted"}
+        if not rerouted:
+            return set()
+        updated = [order for _, order in self.order_updates() if order.order_id in rerouted]
+        return {order.order_id for order in updated if order.status in ("ACCEPTED", "SENDING")}
 
     def order_updates(self) -> list[tuple[int, Order]]:
         """For each order the version expected in the database, and the row to write."""
@@ -124,9 +138,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         return [row for base, row in self.outbox_updates() if is_unqueued(base, row)]
 
     def event_place(self, row: OutboxRow) -> int:
-        """The place among the events of the one that describes an outbox row; 0 for a change without events."""
+        """The place among the events of the one that created an outbox row; 0 for a change without events.
+
+        A cancel or an amend may follow an event that has none, such as the doubt of its order.
+        """
         for place, event in enumerate(self.events):
-            if event.order_id == row.order_id and event.type not in _WITHOUT_ROWS:
+            if event.order_id == row.order_id and event.type in _CREATING[row.kind]:
                 return place
         return 0
 

@@ -31,7 +31,7 @@ EventType = Literal[
     "OrderSent",  # the venue has the order
     "OrderUpdated",  # the order changed for a reason that has no type of its own
     "OrderUncertain",  # the order, or a cancel of it, came into doubt
-    "OrderRerouted",  # the order, of which no byte was ever sent, goes to another venue
+    "OrderRerouted",  # the order, never sent from here, goes to another venue, or is found there after a restore
     "OperatorDecision",  # an operator ended a doubt
     "ResultRecorded",  # the final answer to a `/do/order` request
     "CancelRequested",
@@ -177,6 +177,9 @@ def _has_same_terms(order: Order, before: Order) -> bool:
     return (
         order.amend_qty is before.amend_qty
         and order.qty is before.qty
+        and order.price is before.price
+        and order.stop_price is before.stop_price
+        and order.leg_client_order_id is before.leg_client_order_id
         and order.leg_end is before.leg_end
         and order.reducing is before.reducing
     )

@@ -59,7 +59,10 @@ class AcceptedOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class TermsFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What an amend may change in an order, all of it; only on events that begin or settle an amend."""
+    """What an amend may change in an order, all of it.
+
+    Only on events that begin or settle an amend, or that give a close the quantity of one that a restore has lost.
+    """
 
     qty: Decimal
     price: Decimal | None = None
@@ -174,7 +177,7 @@ class DoubtFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class RerouteFact(msgspec.Struct, frozen=True, kw_only=True, rename={"from_venue": "from"}):
-    """Why an order that was proven unsent went to another venue; only on `OrderRerouted`."""
+    """Why an order that was not sent from here went to another venue; only on `OrderRerouted`."""
 
     from_venue: VenueName
     to: VenueName

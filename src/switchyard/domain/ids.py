@@ -92,6 +92,15 @@ def last_generation(client_id: VenueClientOrderId) -> VenueClientOrderId:
     return VenueClientOrderId(client_id[:_INTENT_LENGTH] + "f" * _GENERATION_LENGTH)
 
 
+def other_generations(client_id: VenueClientOrderId, count: int) -> list[VenueClientOrderId]:
+    """The ids of the key's next generations; with a negative count, of those before. None for an id of another form."""
+    if tag_of(client_id) is None:
+        return []
+    number = int(client_id[_INTENT_LENGTH:], 16)
+    numbers = range(number + 1, number + 1 + count) if count > 0 else range(max(number + count, 0), number)
+    return [VenueClientOrderId(client_id[:_INTENT_LENGTH] + _GENERATION % one) for one in numbers]
+
+
 def amend_client_order_id(tag: str, order: VenueClientOrderId, operation: str, key: str) -> VenueClientOrderId:
     """The client order id of an amend: 32 characters with the installation's tag, the same after a restore."""
     digest = hashlib.sha256(_BORDER.join(("amend", order, operation, key)).encode()).hexdigest()

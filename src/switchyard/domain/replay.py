@@ -223,7 +223,7 @@ class Replay:
             raise ReplayMismatch(line.seq, f"venueOrderId is not that of report {report.exec_id}")
         rows = [self._row(line, order, row) for row in fact.outbox]
         begins = line.type == "AmendRequested" or any(row.kind != "cancel" and row.status == "sending" for row in rows)
-        if fact.reroute is not None or begins:
+        if begins or (fact.reroute is not None and order.status == "ACCEPTED"):
             self.kills.expect_none(line, order)
         held = self.positions.get((order.account_id, order.symbol))
         position = self._position(line, order, report, fact.position)

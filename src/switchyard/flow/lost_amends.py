@@ -1,11 +1,11 @@
-"""Amends that a restored database has lost: records them from what the venue shows of their orders.
+"""What the history that a restore has lost made of an order: records it from what the venues show.
 
-After a restore, an order may have been amended by the history that was lost: the venue has other amounts, or another
-order in its place. The end of the order that is known here is then not the end of the order. Reads orders and writes
-the amends through `Commit`; its callers ask the venue.
+It may have amended the order: the venue has other amounts, or another order in its place, and the end of the order that
+is known here is not the end of the order. It may have sent the order to another venue of its route, or under a later id
+of its key. Reads orders and writes through `Commit`; its callers ask the venues.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from decimal import Decimal
 from functools import partial
 
@@ -14,7 +14,7 @@ import structlog
 from switchyard.domain import decisions
 from switchyard.domain.amends import amend_rows, last_id
 from switchyard.domain.changes import Change
-from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.ids import VenueClientOrderId, VenueName, other_generations
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
@@ -27,8 +27,16 @@ from switchyard.ports.venue import VenueAmend, VenueOrder
 log = structlog.get_logger()
 
 
+# Ids of a key before the one that a venue shows: so many times a key may have been used again since the order of here.
+GENERATIONS_MAX = 64
+
+
+def _no_route(_symbol: str) -> Sequence[VenueName]:
+    return ()
+
+
 class LostAmends:
-    """Finds and records the amends that the last restore has lost."""
+    """Records where orders are, and with which amends, after the history that the last restore has lost."""
 
     def __init__(
         self,
@@ -38,8 +46,10 @@ class LostAmends:
         journal: Journal,
         commit: Commit,
         clock: Clock,
+        venues_of: Callable[[str], Sequence[VenueName]] = _no_route,
     ) -> None:
-        """`restored_seq`: the first number after the last restore, none if there was none."""
+        """`restored_seq`: the first number after the last restore, none if there was none; `venues_of`: a route."""
+        self._venues_of = venues_of
         self.is_restored = restored_seq is not None
         self._restored_seq = restored_seq or 0
         self._is_ours = is_ours
@@ -55,21 +65,61 @@ class LostAmends:
         """
         if is_final(state.order.status) or not self._may_lack(state):
             return False
+        if self._may_differ(state):
+            return True
         if report.status in ("CANCELED", "REJECTED", "EXPIRED"):
             return True
         qty = state.order.qty
         return filled > qty or (filled == qty and report.status != "FILLED")
 
-    async def adopt(self, state: OrderState, found: VenueOrder) -> bool:
-        """Record the amends of the order that the venue shows and that are not recorded here; returns whether any was.
+    async def adopt_order(self, state: OrderState, venue: VenueName, client_id: VenueClientOrderId) -> bool:
+        """Record that the lost history sent the order to this venue, which reports on it under this id.
 
-        `state` was read before the venue was asked. The amends are recorded in the venue's order; one that precedes the
-        last one recorded here changes no amounts. Those of another system are left alone: a lost amend has an id of
-        this installation.
+        Returns whether it is there now: nothing of it may have departed from here.
+        """
+        if not self.may_have_sent_to(venue, state.order):
+            return False
+        order_id = state.order.order_id
+        change = await decide(
+            self._journal,
+            self._commit,
+            order_id,
+            lambda newest: decisions.adopt_order(newest, venue, client_id, self._clock.now()),
+        )
+        if change is not None:
+            log.warning("order_adopted", order_id=order_id, venue=venue, client_order_id=client_id)
+        return change is not None
+
+    def may_have_sent_to(self, venue: VenueName, order: Order) -> bool:
+        """Whether a lost history may have sent the order to this venue."""
+        return self.is_restored and (venue == order.venue or venue in self._venues_of(order.symbol))
+
+    async def adopt_reported(self, venue: VenueName, strays: Collection[VenueClientOrderId]) -> set[VenueClientOrderId]:
+        """Record the orders of which the venue reports a later id of their key; returns the ids that have an order.
+
+        The newest id first: a key is used again only after its earlier orders have ended.
+        """
+        known = set(await self._journal.load_by_client_order_id(list(strays)))
+        for client_id in sorted(set(strays) - known, reverse=True):
+            earlier = await self._journal.load_by_client_order_id(other_generations(client_id, -GENERATIONS_MAX))
+            for state in earlier.values():
+                if await self.adopt_order(state, venue, client_id):
+                    known.add(client_id)
+                    break
+        return known
+
+    async def adopt(self, state: OrderState, found: VenueOrder) -> bool:
+        """Record the amends of the order that the venue shows and that are not recorded here.
+
+        Returns whether all are recorded now. One that is being sent is not: what the venue shows is then not the order
+        that is known here, and the venue must be asked again. `state` was read before the venue was asked. The amends
+        are recorded in the venue's order; one that precedes the last one recorded here changes no amounts. Those of
+        another system are left alone: a lost amend has an id of this installation.
         """
         if not self.is_restored:
-            return False
-        adopted, previous = False, last_id(state)
+            return True
+        await self._adopt_qty(state, found)
+        previous = last_id(state)
         for place, amend in enumerate(found.amends):
             if amend.client_order_id in _sent_ids(state):
                 previous = amend.client_order_id
@@ -80,13 +130,37 @@ class LostAmends:
             decision = partial(self._decision, amend, found, previous, later)
             change = await decide(self._journal, self._commit, state.order.order_id, decision)
             if change is not None:
-                adopted = True
                 self._note(change, amend)
             if later.isdisjoint(_sent_ids(state)):
                 if change is None:
-                    break  # it is being sent, or the order was amended since: the next lookup shows what became of it
+                    return False  # it is being sent, or the order was amended since: the next lookup shows that
                 previous = amend.client_order_id
-        return adopted
+        return True
+
+    async def _adopt_qty(self, state: OrderState, found: VenueOrder) -> None:
+        """Give an order that closes a position the quantity that the lost history had decided."""
+
+        def decision(newest: OrderState) -> Change | None:
+            if found.qty is None or not self._may_differ(newest) or newest.order.qty == found.qty:
+                return None
+            return decisions.adopt_qty(newest, found.qty, self._clock.now())
+
+        if found.qty is None or found.amends or found.qty == state.order.qty or not self._may_differ(state):
+            return
+        if await decide(self._journal, self._commit, state.order.order_id, decision) is not None:
+            log.warning("order_adopted", order_id=state.order.order_id, venue=state.order.venue, qty=str(found.qty))
+
+    def _may_differ(self, state: OrderState) -> bool:
+        """Whether the order closes a position and is one of the lost history, which decided it by another position."""
+        row, order = state.find("new", 1), state.order
+        is_unsent = row is not None and (not row.attempt or row.last_error == "CONFLICT_PROCESSED")
+        return (
+            self.is_restored
+            and is_unsent
+            and order.reduce_only
+            and not is_final(order.status)
+            and not amend_rows(state)
+        )
 
     async def _is_own(self, order: Order, amend: VenueAmend) -> bool:
         client_id = amend.client_order_id

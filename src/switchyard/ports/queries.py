@@ -76,5 +76,9 @@ class Queries(Protocol):
         ...
 
     async def matched_strays(self, venue: VenueName, *, after: str = "", limit: int) -> list[Execution]:
-        """Return a page of a venue's reports that were filed as strays and whose order exists now, sorted by id."""
+        """Return a page of a venue's reports that were filed as strays and whose order exists now, sorted by id.
+
+        Also if the order is at another venue, or waits or is in doubt under an earlier id of the same key: it may be
+        the stray's order.
+        """
         ...

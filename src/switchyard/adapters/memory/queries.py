@@ -8,7 +8,7 @@ from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueName, last_generation
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
@@ -90,14 +90,20 @@ class MemoryQueries:
     async def matched_strays(self, venue: VenueName, *, after: str = "", limit: int) -> list[Execution]:
         """Return a page of the strays whose order exists now."""
         journal = self._journal
-        client_ids = {order.venue_client_order_id for order in journal.orders.values() if order.venue == venue}
-        client_ids |= {
-            row.venue_client_order_id for row in journal.outbox.values() if row.kind == "amend" and row.venue == venue
-        }
+        ids = {order.venue_client_order_id for order in journal.orders.values()}
+        ids |= {row.venue_client_order_id for row in journal.outbox.values() if row.kind == "amend"}
+        waiting = [
+            order.venue_client_order_id
+            for order in journal.orders.values()
+            if order.status in ("ACCEPTED", "UNKNOWN", "CANCEL_REQUESTED")
+        ]
         matching = [
             execution
-            for execution in self._journal.executions.values()
-            if execution.venue == venue and execution.stray_client_order_id in client_ids and execution.exec_id > after
+            for execution in journal.executions.values()
+            if execution.venue == venue
+            and execution.exec_id > after
+            and (stray := execution.stray_client_order_id) is not None
+            and (stray in ids or any(own < stray <= last_generation(own) for own in waiting))
         ]
         return sorted(matching, key=lambda execution: execution.exec_id)[: min(limit, PAGE_MAX)]
 

@@ -102,13 +102,16 @@ WITH strays AS MATERIALIZED (
 SELECT {EXECUTIONS.qualified("strays")} FROM strays
 WHERE strays.venue = $1 AND exec_id > $2
 AND (
-    EXISTS (
-        SELECT FROM orders WHERE orders.venue_client_order_id = stray_client_order_id AND orders.venue = strays.venue
+    EXISTS (SELECT FROM orders WHERE orders.venue_client_order_id = stray_client_order_id)
+    -- An earlier generation of the same key, whose order may be the stray.
+    OR EXISTS (
+        SELECT FROM orders WHERE orders.venue_client_order_id
+        BETWEEN left(stray_client_order_id, 27) || '00000' AND stray_client_order_id
+        AND orders.status IN ('ACCEPTED', 'UNKNOWN', 'CANCEL_REQUESTED')
     )
     OR EXISTS (
         SELECT FROM outbox_orders AS amend
         WHERE amend.venue_client_order_id = stray_client_order_id AND amend.kind = 'amend'
-        AND amend.venue = strays.venue
     )
 )
 ORDER BY exec_id LIMIT $3

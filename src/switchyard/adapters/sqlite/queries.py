@@ -76,14 +76,16 @@ _MATCHED_STRAYS = f"""
 SELECT {EXECUTIONS.qualified("executions")} FROM executions INDEXED BY executions_stray
 WHERE stray_client_order_id IS NOT NULL AND executions.venue = ? AND exec_id > ?
 AND (
-    EXISTS (
-        SELECT 1 FROM orders
-        WHERE orders.venue_client_order_id = stray_client_order_id AND orders.venue = executions.venue
+    EXISTS (SELECT 1 FROM orders WHERE orders.venue_client_order_id = stray_client_order_id)
+    -- An earlier generation of the same key, whose order may be the stray.
+    OR EXISTS (
+        SELECT 1 FROM orders WHERE orders.venue_client_order_id
+        BETWEEN substr(stray_client_order_id, 1, 27) || '00000' AND stray_client_order_id
+        AND orders.status IN ('ACCEPTED', 'UNKNOWN', 'CANCEL_REQUESTED')
     )
     OR EXISTS (
         SELECT 1 FROM outbox_orders AS amend
         WHERE amend.venue_client_order_id = stray_client_order_id AND amend.kind = 'amend'
-        AND amend.venue = executions.venue
     )
 )
 ORDER BY exec_id LIMIT ?

@@ -28,7 +28,7 @@ from switchyard.domain.decisions.attempts import (
 from switchyard.domain.decisions.cancel import repeat_cancel, request_cancel
 from switchyard.domain.decisions.deadlines import SEND_DEADLINES, RetryLimits, backoff, is_past_deadline, retry_limits
 from switchyard.domain.decisions.kill import cancel_killed, clear_kill, end_killed, set_kill
-from switchyard.domain.decisions.moves import may_move, reroute
+from switchyard.domain.decisions.moves import adopt_order, adopt_qty, may_be_elsewhere, may_move, reroute
 from switchyard.domain.decisions.operator import decide_by_hand
 from switchyard.domain.decisions.reports import apply_report, set_aside_report, unmatched_report
 from switchyard.domain.decisions.results import record_result
@@ -39,6 +39,8 @@ __all__ = [
     "RetryLimits",
     "accept",
     "adopt_amend",
+    "adopt_order",
+    "adopt_qty",
     "apply_report",
     "backoff",
     "begin_attempt",
@@ -52,6 +54,7 @@ __all__ = [
     "end_unsent",
     "is_at_venue",
     "is_past_deadline",
+    "may_be_elsewhere",
     "may_move",
     "record_absent",
     "record_amend_refused",

@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
-from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.ids import OrderId, VenueClientOrderId
 from switchyard.domain.money import EXACT
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionReport, revises_execution
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.identify import unstorable_field
 from switchyard.flow.lost_amends import LostAmends
+from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Venue, VenueUnavailable
 
 log = structlog.get_logger()
@@ -33,8 +34,11 @@ LoadStates = Callable[[Sequence[ExecutionReport]], Awaitable[tuple[Sequence[Exec
 class ConfirmedEnds:
     """Confirms the ends that one venue reports."""
 
-    def __init__(self, venue: Venue, amends: LostAmends, gate: VenueGate, load_states: LoadStates) -> None:
+    def __init__(
+        self, venue: Venue, amends: LostAmends, gate: VenueGate, journal: Journal, load_states: LoadStates
+    ) -> None:
         self._venue = venue
+        self._journal = journal
         self._amends = amends
         self._gate = gate
         self._load_states = load_states
@@ -87,11 +91,13 @@ class ConfirmedEnds:
     async def _ask(
         self, legs: Mapping[VenueClientOrderId, VenueClientOrderId], states: States
     ) -> set[VenueClientOrderId]:
-        """Ask about these orders and record their lost amends; returns those about which the venue cannot be asked."""
+        """Ask about these orders and record their lost amends; returns those of which not all is known yet."""
         unasked = sorted(legs)
         while unasked:
             asked = unasked[:LOOKUPS_MAX]
-            errors = await asyncio.gather(*(self._ask_one(states[client_id], legs[client_id]) for client_id in asked))
+            errors = await asyncio.gather(
+                *(self._ask_one(states[client_id].order.order_id, legs[client_id]) for client_id in asked)
+            )
             failed = [client_id for client_id, error in zip(asked, errors, strict=True) if error is not None]
             unasked = failed + unasked[LOOKUPS_MAX:]
             if failed:
@@ -100,14 +106,21 @@ class ConfirmedEnds:
                 break
         return set(unasked)
 
-    async def _ask_one(self, state: OrderState, leg: VenueClientOrderId) -> VenueUnavailable | None:
+    async def _ask_one(self, order_id: OrderId, leg: VenueClientOrderId) -> VenueUnavailable | None:
+        # From the journal: another process may have changed the order since it was last read here.
+        state = (await self._journal.load([order_id]))[order_id]
         try:
             found = await self._venue.find_by_client_order_id(leg)
         except VenueUnavailable as error:
             return error
         if found is None and self._venue.capabilities.lookup == "all":
             # It shows ended orders too, so it contradicts its own report: what became of the order is not known yet.
-            return VenueUnavailable(f"{self._venue.name} reports on {state.order.order_id} and does not show it")
-        if found is not None:
-            await self._amends.adopt(state, found)
+            return VenueUnavailable(f"{self._venue.name} reports on {order_id} and does not show it")
+        if found is None:
+            return None
+        if found.side not in (None, state.order.side):
+            # A repeated close, decided by another position than the lost one.
+            return VenueUnavailable(f"{self._venue.name} has {order_id} as an order to {found.side}")
+        if not await self._amends.adopt(state, found):
+            return VenueUnavailable(f"an amend of {order_id} that {self._venue.name} shows is being sent")
         return None

@@ -53,6 +53,9 @@ class StrayRecall:
                 if stray.exec_id not in self._tried and stray.stray_client_order_id is not None:
                     wanted[stray.exec_id] = stray.stray_client_order_id
             page = await self._queries.matched_strays(self._venue.name, after=page[-1].exec_id, limit=PAGE)
+        # Of the others an order has an earlier id of the same key, and was sent from here or has ended.
+        known = await self._recorder.amends.adopt_reported(self._venue.name, set(wanted.values())) if wanted else set()
+        wanted = {exec_id: client_id for exec_id, client_id in wanted.items() if client_id in known}
         if not wanted:
             return 0
         applied = await self._recorder.apply(await self._filed(wanted))

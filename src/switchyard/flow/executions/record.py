@@ -108,7 +108,7 @@ class Recorder:
         self.amends = amends or LostAmends(
             restored_seq=None, is_ours=is_ours, journal=journal, commit=sequencer.commit, clock=clock
         )
-        self._ends = ConfirmedEnds(venue, self.amends, self.gate, self._states)
+        self._ends = ConfirmedEnds(venue, self.amends, self.gate, journal, self._states)
         self.inline = InlineReports(self._inline_decision, self._note_applied)
         self._applied = metrics.reports.labels("applied")
         self._duplicates = metrics.reports.labels("duplicate")
@@ -190,6 +190,8 @@ class Recorder:
         """Apply reports, each once; returns how many changed an order."""
         everything = reports
         reports = await self.inline.others(reports)
+        if self.amends.is_restored:
+            await self._adopt_orders(reports)
         if not confirmed:
             reports = await self._ends.of(reports)
         reports, states = await self._states(reports)
@@ -244,6 +246,14 @@ class Recorder:
             return reports, states
         return [of_order(report, found.get(report.venue_client_order_id)) for report in reports], states
 
+    async def _adopt_orders(self, reports: Sequence[ExecutionReport]) -> None:
+        """Take the orders of other venues, which were not sent from here, to where the lost history has sent them."""
+        _, states = await self._states(reports)
+        foreign = {client_id: state for client_id, state in states.items() if state.order.venue != self._venue.name}
+        for client_id, state in (await self._reread(foreign)).items() if foreign else ():
+            if await self.amends.adopt_order(state, self._venue.name, client_id):
+                self._sequencer.states.forget_order(state.order.order_id)
+
     async def _reread(self, states: dict[VenueClientOrderId, OrderState]) -> dict[VenueClientOrderId, OrderState]:
         """The states, those of orders of another venue read again: another worker may have moved them here since."""
         foreign = [client_id for client_id, state in states.items() if state.order.venue != self._venue.name]
@@ -258,7 +268,8 @@ class Recorder:
 
         Two venue names may lead to one broker: the recorder of the order's own venue reads the same report and applies
         it. Under a second name its execution id would be new, and the fill would count twice. A report on an order that
-        left this venue before it was sent is set aside: it may have been executed here after all.
+        left this venue before it was sent is set aside: it may have been executed here after all. So is one on an order
+        that a lost history may have sent here, if it was sent to the other venue since, or has ended.
         """
         own = []
         for report in reports:
@@ -266,7 +277,8 @@ class Recorder:
             if state is None or state.order.venue == self._venue.name:
                 own.append(report)
                 continue
-            if await self._left.has(state.order.order_id):
+            is_lost = self.amends.may_have_sent_to(self._venue.name, state.order)
+            if is_lost or await self._left.has(state.order.order_id):
                 self._metrics.contradictions.labels(self._venue.name).inc()
                 log.critical("report_after_move", venue=self._venue.name, order_id=state.order.order_id)
                 error = f"order {state.order.order_id} went to {state.order.venue} because it was never sent here"

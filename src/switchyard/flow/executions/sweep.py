@@ -168,7 +168,9 @@ class Sweeper:
                 self._note_absent(state)
                 return 0
             self._absences.pop(client_id, None)
-            if await self._recorder.amends.adopt(state, found):
+            if self._recorder.amends.is_restored:
+                if not await self._recorder.amends.adopt(state, found):
+                    return 0  # the next sweep asks again
                 state = await self._state(client_id)
             return await self._catch_up(state, found)
 

@@ -293,7 +293,9 @@ class OrderIntake:
             elif existing is not None:
                 if not await rules.may_reuse_key(request, existing):
                     return Placement(existing.order_id, existing, replayed=True)
-                generation, version, previous = existing.generation + 1, existing.version + 1, existing
+                # After a restore, an order of the key may have a later id than its own.
+                generation = await self._first_free_generation(request, existing.generation + 1)
+                version, previous = existing.version + 1, existing
             elif request.key:
                 # The key's row was removed, but the client order ids of its earlier orders are taken for good.
                 generation, version = await self._first_free_generation(request, generation + 1), 1

@@ -98,6 +98,8 @@ class Dispatcher:
         self._claiming: asyncio.Task[int] | None = None
         self._open: set[VenueName] = set()
         """The venues that were read; orders are sent to those of them whose breaker is closed."""
+        self._open_at_read: frozenset[VenueName] = frozenset()
+        """Those when the last page was read: it shows what they had reported by then."""
         self._locked: set[VenueName] = set()
         self._health = health or HealthBoard()
         self._rates = rates or VenueRates({}, clock, metrics)
@@ -219,6 +221,7 @@ class Dispatcher:
         free, lanes = self._rates.ready(self._sends.free_by_venue(self._sendable)), self._lanes.filter()
         if not free or lanes == []:
             return []
+        self._open_at_read = frozenset(self._open)
         limit, known = min(self._sends.free, sum(free.values())), self._sequencer.states.order
         self._waiting.begin_read()
         self._sends.begin_read()
@@ -343,7 +346,7 @@ class Dispatcher:
         if self._lost_keys is None:
             return list(page)
         doubt = partial(self._outcomes.write_doubt, code="EXECUTED_BEFORE")
-        return await self._lost_keys.absent(page, self._open, doubt)
+        return await self._lost_keys.absent(page, self._open_at_read, doubt)
 
     def _proposal(self, due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> Decision:
         claimed = due.row

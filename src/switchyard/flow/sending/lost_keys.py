@@ -1,22 +1,43 @@
-"""Keys of a history that a restore has lost: their orders may be at the venue under the same client order ids.
+"""Keys of a history that a restore has lost: their orders may be at a venue under the same client order ids.
 
-The venue's reports and open orders show most of them before the first send. An order that has ended and whose report
-was lost shows only in a lookup, so the venues are asked before the first send. Asks venues.
+They may be at any venue of their route, or under a later id of their key. The venues' reports and open orders show most
+of them before the first send. An order that has ended and whose report was lost shows only in a lookup, so the venues
+are asked before the first send, and again before an order in doubt is called absent. Asks venues.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from typing import NamedTuple
 
-from switchyard.domain.ids import VenueName
+from switchyard.domain.idempotency import DERIVED_CLOSE, DERIVED_ORDER, DO_ORDER
+from switchyard.domain.ids import VenueClientOrderId, VenueName, other_generations
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow, is_first_attempt
 from switchyard.flow.lost_history import LostHistory
 from switchyard.ports.outbox import Due
-from switchyard.ports.venue import Venue, VenueUnavailable
+from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable
+
+# Later ids of a key that are asked for. The open orders and reports of a venue show those beyond.
+GENERATIONS_ASKED = 3
+# The operations whose keys are used again soon; other keys only after their time to live.
+_REUSING = (DO_ORDER, DERIVED_ORDER, DERIVED_CLOSE)
+
+
+class Found(NamedTuple):
+    """An order that the lost history has sent."""
+
+    venue: VenueName
+    client_id: VenueClientOrderId
+    """The order's own id, or a later one of its key."""
+    order: VenueOrder
 
 
 def _no_others(_symbol: str) -> Sequence[VenueName]:
     return ()
+
+
+def _always(_venue: VenueName) -> bool:
+    return True
 
 
 class LostKeys:
@@ -27,15 +48,17 @@ class LostKeys:
         history: LostHistory,
         venues: Mapping[VenueName, Venue],
         venues_of: Callable[[str], Sequence[VenueName]] = _no_others,
+        is_read: Callable[[VenueName], bool] = _always,
     ) -> None:
-        """`venues_of`: the venues that a symbol may go to."""
+        """`venues_of`: the venues that a symbol may go to; `is_read`: whether no lost request can arrive at one."""
         self.history = history
         self._venues = venues
         self._venues_of = venues_of
+        self._is_read = is_read
 
     def must_ask(self, order: Order, row: OutboxRow) -> bool:
-        """Whether a venue must be asked before the order's first send."""
-        return bool(self._to_ask(order, row))
+        """Whether a venue must be asked, or another one of the route read, before the order's first send."""
+        return self._may_repeat(order, row) and bool(self._others(order) or self._to_ask(order, row))
 
     def is_unasked(self, order: Order, row: OutboxRow) -> bool:
         """Whether a claimed row may be at its venue, because that is not asked before the claim."""
@@ -59,26 +82,66 @@ class LostKeys:
 
     async def _is_absent(self, due: Due, synced: Container[VenueName]) -> bool | None:
         """Whether no venue has the order from the lost history; none where that is not known yet."""
-        to_ask = self._to_ask(due.state.order, due.row)
-        if any(venue not in synced for venue in to_ask):
+        order = due.state.order
+        if not self._may_repeat(order, due.row):
+            return True
+        to_ask = self._to_ask(order, due.row)
+        # Also one without a lookup: its reports are all that shows the order.
+        if any(venue not in synced for venue in (*self._others(order), *(venue for venue, _ in to_ask))):
             return None
-        client_id = due.row.venue_client_order_id
         try:
-            found = await asyncio.gather(*(self._venues[venue].find_by_client_order_id(client_id) for venue in to_ask))
+            return await self._first_of(to_ask) is None
         except VenueUnavailable:
             return None
-        return all(order is None for order in found)
 
-    def _to_ask(self, order: Order, row: OutboxRow) -> list[VenueName]:
-        """The venues to ask before the order's first send.
+    async def find(self, order: Order) -> Found | None:
+        """Return the order of the lost history, wherever it is, for an order in doubt that was not sent from here.
 
-        One 'absent' is enough: a venue is opened only after no request of the lost history can still arrive.
+        Its own venue and id come first, then the latest id. Raises VenueUnavailable if a venue of its route cannot be
+        asked, or may still get requests of the lost history.
         """
-        if not is_first_attempt(row) or not self.history.may_have_sent(order, row):
-            return []
-        others = (venue for venue in self._venues_of(order.symbol) if venue != row.venue)
-        asked = [row.venue] if self.history.is_asked_first(row.venue) else []
-        return asked + [venue for venue in others if self._venues[venue].capabilities.lookup != "none"]
+        own, *others = self._ids_at(order, [order.venue, *self._others(order)], with_own=True)
+        if (found := await self._first_of([own])) is not None:
+            return found
+        for venue in self._others(order):
+            if not self._is_read(venue):
+                raise VenueUnavailable(f"{venue} was not read yet")
+        return await self._first_of(others)
+
+    async def _first_of(self, to_ask: Sequence[tuple[VenueName, VenueClientOrderId]]) -> Found | None:
+        shown = await asyncio.gather(
+            *(self._venues[venue].find_by_client_order_id(client_id) for venue, client_id in to_ask)
+        )
+        found = (Found(*asked, order) for asked, order in zip(to_ask, shown, strict=True) if order is not None)
+        return next(found, None)
+
+    def _to_ask(self, order: Order, row: OutboxRow) -> list[tuple[VenueName, VenueClientOrderId]]:
+        """The venues, each with an id, to ask before the order's first send.
+
+        One 'absent' is enough: a venue is opened only after no request of the lost history can still arrive. A close
+        may have another quantity at a venue that recognises its id.
+        """
+        with_own = order.reduce_only or self.history.is_asked_first(row.venue)
+        return self._ids_at(order, [row.venue, *self._others(order)], with_own=with_own)
+
+    def _may_repeat(self, order: Order, row: OutboxRow) -> bool:
+        return is_first_attempt(row) and self.history.may_have_sent(order, row)
+
+    def _others(self, order: Order) -> list[VenueName]:
+        return [venue for venue in self._venues_of(order.symbol) if venue != order.venue]
+
+    def _ids_at(
+        self, order: Order, venues: Sequence[VenueName], *, with_own: bool
+    ) -> list[tuple[VenueName, VenueClientOrderId]]:
+        """Each venue that can be asked with each id; `with_own`: the order's own id at its own venue as well."""
+        own_id = order.venue_client_order_id
+        count = GENERATIONS_ASKED if order.operation in _REUSING else 0
+        ids = [own_id, *reversed(other_generations(own_id, count))]
+        able = [
+            venue for venue in venues if venue in self._venues and self._venues[venue].capabilities.lookup != "none"
+        ]
+        pairs = [(venue, client_id) for client_id in ids for venue in able]
+        return [pair for pair in pairs if with_own or pair != (order.venue, own_id)]
 
 
 def is_stray(due: Due) -> bool:

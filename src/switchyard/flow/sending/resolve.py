@@ -20,6 +20,7 @@ from switchyard.flow.commit.states import after
 from switchyard.flow.lost_amends import LostAmends
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.doubts import Doubt, Doubts
+from switchyard.flow.sending.lost_keys import Found, LostKeys
 from switchyard.flow.sending.moved import log_moved
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -76,7 +77,9 @@ class Resolver:
         metrics: Metrics,
         note_found: Callable[[Order, VenueOrder], None] | None = None,
         amends: LostAmends | None = None,
+        lost_keys: LostKeys | None = None,
     ) -> None:
+        self._lost_keys = lost_keys
         self._amends = amends
         self._watch = watch
         self._note_found = note_found
@@ -147,9 +150,10 @@ class Resolver:
             decisive = self._is_decisive(due.row, doubt)
             doubt.asked(self._clock.monotonic())
             try:
-                found = await self._find(due)
+                at = await self._find(due)
             except VenueUnavailable:
                 return False
+        found = None if at is None else at.order
         if found is not None and due.row.kind == "new" and not _shows(found, due.state.order):
             self._metrics.contradictions.labels(self._venue.name).inc()
             log.error("venue_contradiction", order_id=due.row.order_id, venue=self._venue.name, found=repr(found))
@@ -162,6 +166,11 @@ class Resolver:
             before, row = newest, newest.row(due.row.kind, due.row.number)
             if row.status != "uncertain" or row.attempt != due.row.attempt:
                 return None  # already settled by a report, another resolver or an operator
+            if at is not None and at[:2] != (row.venue, row.venue_client_order_id):
+                shown = at.order
+                return decisions.adopt_order(
+                    newest, at.venue, at.client_id, self._clock.now(), shown.venue_order_id, shown.qty
+                )
             return self._verdict(newest, row, found, decisive)
 
         change = await decide(self._journal, self._commit, due.row.order_id, decision, due.state)
@@ -170,7 +179,7 @@ class Resolver:
         if found is not None and self._amends is not None:
             await self._amends.adopt(after(before, change.orders[-1], change), found)
         verdict = "absent" if found is None else "found"
-        if found is not None and self._note_found is not None:
+        if at is not None and found is not None and at.venue == self._venue.name and self._note_found is not None:
             self._note_found(due.state.order, found)
         self._metrics.resolved.labels(verdict).inc()
         trace_id = due.state.order.trace_id
@@ -179,11 +188,19 @@ class Resolver:
             log.info("order_resolved", order_id=due.row.order_id, trace_id=trace_id, kind=due.row.kind, verdict=verdict)
         return True
 
-    async def _find(self, due: Due) -> VenueOrder | None:
-        """Look up what the row asked for.
+    async def _find(self, due: Due) -> Found | None:
+        """Look up what the row asked for; a lost history may have sent an order to another venue, or under a later id.
 
         A venue may not answer about an amend in place that a later one followed: then its order shows that.
         """
+        row = due.row
+        is_restored = self._amends is not None and self._amends.is_restored
+        if row.kind == "new" and is_restored and self._lost_keys is not None and decisions.may_be_elsewhere(due.state):
+            return await self._lost_keys.find(due.state.order)
+        found = await self._find_row(due)
+        return None if found is None else Found(row.venue, row.venue_client_order_id, found)
+
+    async def _find_row(self, due: Due) -> VenueOrder | None:
         try:
             return await self._venue.find_by_client_order_id(due.row.venue_client_order_id)
         except VenueUnavailable:
@@ -207,8 +224,9 @@ class Resolver:
 
 def _shows(found: VenueOrder, order: Order) -> bool:
     """Whether the venue shows this order: none of the terms that it shows differs, apart from what it amended."""
-    amended = bool(found.amends)
-    pairs = (found.symbol, order.symbol), (found.side, order.side), (None if amended else found.qty, order.qty)
+    # A close has the quantity that was decided when it was sent, which a lost history may have done.
+    shown_qty = None if found.amends or order.reduce_only else found.qty
+    pairs = (found.symbol, order.symbol), (found.side, order.side), (shown_qty, order.qty)
     return all(theirs is None or theirs == ours for theirs, ours in pairs)
 
 

@@ -37,9 +37,11 @@ BEGIN
         SELECT json_object_agg(found.change, found.kill) FROM (
             SELECT DISTINCT ON (change) order_changes[place] AS change, kill
             FROM generate_subscripts(incoming_orders, 1) AS place
-            -- An order that leaves for another venue was covered at the one that it leaves.
+            -- An order that leaves for another venue was covered at the one that it leaves. One that is found at another
+            -- venue after a restore is there already.
             LEFT JOIN orders AS leaving ON leaving.order_id = (incoming_orders[place]).order_id
                 AND leaving.venue <> (incoming_orders[place]).venue
+                AND (incoming_orders[place]).status IN ('ACCEPTED', 'SENDING')
             JOIN kills AS kill ON kill.cleared_at IS NULL
                 AND (is_covered(kill, incoming_orders[place]) OR is_covered(kill, leaving))
             WHERE (incoming_orders[place]).order_id = ANY (sending)
