@@ -55,12 +55,31 @@ DECLARE
     incoming_outbox outbox_orders[];
     incoming_positions positions[];
     incoming_executions executions[];
-    event_seqs bigint[];
-    is_reserved boolean := false;
+    incoming_cursors reader_cursors[];
+    incoming_results idempotency_keys[];
+    members text[]; -- of the line of each event
     time_of_lines text;
+    event_seqs bigint[]; -- the number of each event, or of the last one before it where its change was rejected
+    digests bytea[]; -- of the line of each event; NULL where its change was rejected
+    is_reserved boolean := false;
     last_seq bigint;
 BEGIN
-    -- 1. Lock the shard.
+    -- 1. Whatever depends on the arguments alone, before the lock: the other gateways do not wait for it.
+    incoming_orders := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::orders, order_rows) AS parsed);
+    incoming_keys := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::idempotency_keys, key_rows) AS parsed);
+    incoming_outbox := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::outbox_orders, outbox_rows) AS parsed);
+    incoming_positions := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::positions, position_rows) AS parsed);
+    incoming_executions := ARRAY(
+        SELECT parsed FROM json_populate_recordset(NULL::executions, execution_rows) AS parsed
+    );
+    incoming_cursors := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::reader_cursors, cursor_rows) AS parsed);
+    incoming_results := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::idempotency_keys, result_rows) AS parsed);
+    members := ARRAY(
+        SELECT members_text(type, account_id, order_id, data)
+        FROM unnest(event_types, event_accounts, event_orders, event_data) AS incoming (type, account_id, order_id, data)
+    );
+
+    -- 2. Lock the shard.
     -- A statement of its own: only a statement that starts after the lock is held sees what the last holder committed.
     SELECT * INTO head FROM journal_heads WHERE shard = to_shard FOR UPDATE;
     IF NOT FOUND THEN
@@ -80,22 +99,13 @@ BEGIN
     head_seq := head.seq;
     head_hash := head.hash;
 
-    -- 2. Answer a repeated group with its stored outcome.
+    -- 3. Answer a repeated group with its stored outcome.
     SELECT stored.seq_before, stored.conflicts, stored.taken, stored.killed, stored.breaches
     INTO seq_before, conflicts, taken, killed, breaches
     FROM append_groups AS stored WHERE stored.group_id = new_group_id;
     IF FOUND THEN
         RETURN;
     END IF;
-
-    -- 3. Parse the rows.
-    incoming_orders := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::orders, order_rows) AS parsed);
-    incoming_keys := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::idempotency_keys, key_rows) AS parsed);
-    incoming_outbox := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::outbox_orders, outbox_rows) AS parsed);
-    incoming_positions := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::positions, position_rows) AS parsed);
-    incoming_executions := ARRAY(
-        SELECT parsed FROM json_populate_recordset(NULL::executions, execution_rows) AS parsed
-    );
 
     -- 4. Reject the changes that conflict.
     seq_before := head.seq;
@@ -143,94 +153,158 @@ BEGIN
     PERFORM ensure_segment(head.seq + cardinality(event_data) + 500000);
     commit_time := greatest(commit_time, head.at);
     time_of_lines := time_text(commit_time);
+    last_seq := head.seq;
+    FOR place IN 1 .. cardinality(members) LOOP
+        IF event_changes[place] = ANY (conflicts) THEN
+            digests[place] := NULL;
+        ELSE
+            last_seq := last_seq + 1;
+            digests[place] := chain_digest(
+                head_hash, head_text(head.epoch, to_shard, last_seq, time_of_lines) || members[place]
+            );
+            head_hash := encode(digests[place], 'hex');
+        END IF;
+        event_seqs[place] := last_seq;
+    END LOOP;
     INSERT INTO events (shard, seq, epoch, at, type, account_id, order_id, data, digest)
-    SELECT
-        to_shard, seq, head.epoch, commit_time, type, account_id, order_id, data,
-        decode(chain_hash(head.hash, line) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING), 'hex')
-    FROM (
-        SELECT *, line_text(head.epoch, to_shard, seq, time_of_lines, type, account_id, order_id, data) AS line
-        FROM (
-            SELECT *, head.seq + row_number() OVER (ORDER BY ordinality) AS seq
-            FROM unnest(event_changes, event_types, event_accounts, event_orders, event_data) WITH ORDINALITY
-                AS incoming (change, type, account_id, order_id, data)
-            WHERE change <> ALL (conflicts)
-        ) AS numbered
-    ) AS lines;
-    GET DIAGNOSTICS last_seq = ROW_COUNT;
-    last_seq := head.seq + last_seq;
+    SELECT to_shard, seq, head.epoch, commit_time, type, account_id, order_id, data, digest
+    FROM unnest(event_seqs, event_types, event_accounts, event_orders, event_data, digests)
+        AS numbered (seq, type, account_id, order_id, data, digest)
+    WHERE digest IS NOT NULL;
 
     -- 6. Write the rows of the other changes; first the totals, which need the rows before the change.
     IF head.keeps_exposures AND NOT is_reserved AND cardinality(incoming_orders) > 0 THEN
         PERFORM move_exposures(incoming_orders, order_changes, order_bases, conflicts);
     END IF;
 
-    INSERT INTO orders ({orders.columns})
-    SELECT {orders.columns} FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
-    WHERE order_changes[incoming.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({orders.key}) DO UPDATE SET {orders.updates};
+    IF 0 = ANY (order_bases) THEN
+        INSERT INTO orders ({orders.columns})
+        SELECT {orders.columns} FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
+        WHERE order_bases[ordinality] = 0 AND order_changes[ordinality] <> ALL (conflicts);
+    END IF;
+    IF 0 < ANY (order_bases) THEN
+        UPDATE orders AS stored SET {orders.updates}
+        FROM (
+            SELECT *, (SELECT own.ctid FROM orders AS own WHERE own.order_id = incoming.order_id) AS place
+            FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
+            WHERE order_bases[ordinality] > 0 AND order_changes[ordinality] <> ALL (conflicts)
+        ) AS excluded
+        WHERE stored.ctid = excluded.place;
 
-    INSERT INTO unfinished_orders (order_id, account_id, venue)
-    SELECT order_id, account_id, venue FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
-    WHERE order_changes[incoming.ordinality] <> ALL (conflicts) AND NOT is_final(status)
-    -- Most steps change nothing here; an update that its condition prevents would still lock the row.
-    AND venue IS DISTINCT FROM (
-        SELECT listed.venue FROM unfinished_orders AS listed WHERE listed.order_id = incoming.order_id
-    )
-    ON CONFLICT (order_id) DO UPDATE SET venue = excluded.venue;
-    DELETE FROM unfinished_orders WHERE ctid = ANY (ARRAY(
-        SELECT (SELECT known.ctid FROM unfinished_orders AS known WHERE known.order_id = incoming.order_id)
-        FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
-        WHERE order_changes[incoming.ordinality] <> ALL (conflicts) AND is_final(incoming.status)
-    ));
+        DELETE FROM unfinished_orders WHERE ctid = ANY (ARRAY(
+            SELECT (
+                SELECT listed.ctid FROM unfinished_orders AS listed
+                WHERE listed.order_id = incoming.order_id
+                AND (is_final(incoming.status) OR listed.venue <> incoming.venue)
+            )
+            FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
+            WHERE order_bases[ordinality] > 0 AND order_changes[ordinality] <> ALL (conflicts)
+        ));
+    END IF;
+    IF cardinality(incoming_orders) > 0 THEN
+        INSERT INTO unfinished_orders (order_id, account_id, venue)
+        SELECT order_id, account_id, venue FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
+        WHERE NOT is_final(status) AND order_changes[ordinality] <> ALL (conflicts)
+        AND (order_bases[ordinality] = 0 OR NOT EXISTS (
+            SELECT FROM unfinished_orders AS listed WHERE listed.order_id = incoming.order_id
+        ));
+    END IF;
 
-    INSERT INTO idempotency_keys ({idempotency_keys.columns})
-    SELECT {idempotency_keys.columns} FROM unnest(incoming_keys) WITH ORDINALITY AS incoming
-    WHERE key_changes[incoming.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({idempotency_keys.key}) DO UPDATE SET {idempotency_keys.updates};
+    IF cardinality(incoming_keys) > 0 THEN
+        INSERT INTO idempotency_keys ({idempotency_keys.columns})
+        SELECT {idempotency_keys.columns} FROM unnest(incoming_keys) WITH ORDINALITY AS incoming
+        WHERE version = 1 AND key_changes[ordinality] <> ALL (conflicts);
 
-    -- The result of an order that ended, where the key still belongs to that order.
-    INSERT INTO idempotency_keys ({idempotency_keys.columns})
-    SELECT
-        stored.account_id, stored.operation, stored.idempotency_key, stored.generation, stored.order_id,
-        stored.request_digest, stored.created_at, stored.expires_at, result.status, result.http_status,
-        result.response_payload_json, result.result_digest, stored.version + 1
-    FROM json_populate_recordset(NULL::idempotency_keys, result_rows) WITH ORDINALITY AS result
-    CROSS JOIN LATERAL (
-        SELECT * FROM idempotency_keys AS entry
-        WHERE (entry.account_id, entry.operation, entry.idempotency_key)
-            = (result.account_id, result.operation, result.idempotency_key)
-        LIMIT 1
-    ) AS stored
-    WHERE stored.order_id = result.order_id AND result_changes[result.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({idempotency_keys.key}) DO UPDATE SET {idempotency_keys.updates};
+        UPDATE idempotency_keys AS stored SET {idempotency_keys.updates}
+        FROM (
+            SELECT *, (
+                SELECT own.ctid FROM idempotency_keys AS own
+                WHERE (own.account_id, own.operation, own.idempotency_key)
+                    = (incoming.account_id, incoming.operation, incoming.idempotency_key)
+            ) AS place
+            FROM unnest(incoming_keys) WITH ORDINALITY AS incoming
+            WHERE version > 1 AND key_changes[ordinality] <> ALL (conflicts)
+        ) AS excluded
+        WHERE stored.ctid = excluded.place;
+    END IF;
 
-    -- The number of each event of the group, computed once: an array lookup per row costs less than a join.
-    event_seqs := ARRAY(
-        SELECT head.seq + count(*) FILTER (WHERE change <> ALL (conflicts)) OVER (ORDER BY ordinality)
-        FROM unnest(event_changes) WITH ORDINALITY AS incoming (change) ORDER BY ordinality
-    );
-    INSERT INTO outbox_orders ({outbox_orders.given}, seq)
-    SELECT {outbox_orders.given}, coalesce(event_seqs[outbox_events[incoming.ordinality]], head.seq)
-    FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
-    WHERE outbox_changes[incoming.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({outbox_orders.key}) DO UPDATE SET {outbox_orders.updates};
+    IF cardinality(incoming_results) > 0 THEN
+        -- The result of an order that ended, where the key still belongs to that order.
+        UPDATE idempotency_keys AS stored SET
+            status = result.status, http_status = result.http_status,
+            response_payload_json = result.response_payload_json, result_digest = result.result_digest,
+            version = stored.version + 1
+        FROM (
+            SELECT *, (
+                SELECT own.ctid FROM idempotency_keys AS own
+                WHERE (own.account_id, own.operation, own.idempotency_key)
+                    = (incoming.account_id, incoming.operation, incoming.idempotency_key)
+                AND own.order_id = incoming.order_id
+            ) AS place
+            FROM unnest(incoming_results) WITH ORDINALITY AS incoming
+            WHERE result_changes[ordinality] <> ALL (conflicts)
+        ) AS result
+        WHERE stored.ctid = result.place;
+    END IF;
 
-    INSERT INTO positions ({positions.columns})
-    SELECT {positions.columns} FROM unnest(incoming_positions) WITH ORDINALITY AS incoming
-    WHERE position_changes[incoming.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({positions.key}) DO UPDATE SET {positions.updates};
+    IF 0 = ANY (outbox_bases) THEN
+        INSERT INTO outbox_orders ({outbox_orders.given}, seq)
+        SELECT {outbox_orders.given}, coalesce(event_seqs[outbox_events[ordinality]], head.seq)
+        FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
+        WHERE outbox_bases[ordinality] = 0 AND outbox_changes[ordinality] <> ALL (conflicts);
+    END IF;
+    IF 0 < ANY (outbox_bases) THEN
+        UPDATE outbox_orders AS stored SET {outbox_orders.updates}
+        FROM (
+            SELECT *, (
+                SELECT own.ctid FROM outbox_orders AS own
+                WHERE (own.order_id, own.kind, own.number) = (incoming.order_id, incoming.kind, incoming.number)
+            ) AS place
+            FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
+            WHERE outbox_bases[ordinality] > 0 AND outbox_changes[ordinality] <> ALL (conflicts)
+        ) AS excluded
+        WHERE stored.ctid = excluded.place;
+    END IF;
 
-    -- The version check leaves one kind of conflict: a stray report whose order exists now.
-    INSERT INTO executions ({executions.columns})
-    SELECT {executions.columns} FROM unnest(incoming_executions) WITH ORDINALITY AS incoming
-    WHERE execution_changes[incoming.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({executions.key}) DO UPDATE SET {executions.updates};
+    IF 0 = ANY (position_bases) THEN
+        INSERT INTO positions ({positions.columns})
+        SELECT {positions.columns} FROM unnest(incoming_positions) WITH ORDINALITY AS incoming
+        WHERE position_bases[ordinality] = 0 AND position_changes[ordinality] <> ALL (conflicts);
+    END IF;
+    IF 0 < ANY (position_bases) THEN
+        UPDATE positions AS stored SET {positions.updates}
+        FROM (
+            SELECT *, (
+                SELECT own.ctid FROM positions AS own
+                WHERE (own.account_id, own.symbol) = (incoming.account_id, incoming.symbol)
+            ) AS place
+            FROM unnest(incoming_positions) WITH ORDINALITY AS incoming
+            WHERE position_bases[ordinality] > 0 AND position_changes[ordinality] <> ALL (conflicts)
+        ) AS excluded
+        WHERE stored.ctid = excluded.place;
+    END IF;
 
-    INSERT INTO reader_cursors ({reader_cursors.columns})
-    SELECT {reader_cursors.columns}
-    FROM json_populate_recordset(NULL::reader_cursors, cursor_rows) WITH ORDINALITY AS incoming
-    WHERE cursor_changes[incoming.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({reader_cursors.key}) DO UPDATE SET {reader_cursors.updates};
+    IF cardinality(incoming_executions) > 0 THEN
+        -- The version check leaves one kind of execution that exists already: a stray report whose order exists now.
+        DELETE FROM executions WHERE ctid = ANY (ARRAY(
+            SELECT (
+                SELECT stray.ctid FROM executions AS stray
+                WHERE (stray.venue, stray.exec_id) = (incoming.venue, incoming.exec_id)
+            )
+            FROM unnest(incoming_executions) WITH ORDINALITY AS incoming
+            WHERE execution_changes[ordinality] <> ALL (conflicts)
+        ));
+        INSERT INTO executions ({executions.columns})
+        SELECT {executions.columns} FROM unnest(incoming_executions) WITH ORDINALITY AS incoming
+        WHERE execution_changes[ordinality] <> ALL (conflicts);
+    END IF;
+
+    IF cardinality(incoming_cursors) > 0 THEN
+        INSERT INTO reader_cursors ({reader_cursors.columns})
+        SELECT {reader_cursors.columns} FROM unnest(incoming_cursors) WITH ORDINALITY AS incoming
+        WHERE cursor_changes[ordinality] <> ALL (conflicts)
+        ON CONFLICT ({reader_cursors.key}) DO UPDATE SET {reader_cursors.updates};
+    END IF;
 
     IF kill_row IS NOT NULL THEN
         PERFORM write_kill(kill_row, last_seq);
@@ -243,12 +317,8 @@ BEGIN
     -- 8. Advance the head and notify the listeners.
     -- Not for a group that only moves a cursor: readers would wake each other without a new event.
     IF last_seq > head.seq THEN
-        UPDATE journal_heads SET
-            seq = last_seq,
-            at = commit_time,
-            hash = (SELECT journal.hash FROM journal WHERE journal.shard = to_shard AND journal.seq = last_seq)
-        WHERE shard = to_shard
-        RETURNING seq, hash INTO head_seq, head_hash;
+        head_seq := last_seq;
+        UPDATE journal_heads SET seq = head_seq, at = commit_time, hash = head_hash WHERE shard = to_shard;
         PERFORM pg_notify('switchyard', to_shard || ':' || last_seq);
     END IF;
 
