@@ -57,6 +57,7 @@ DECLARE
     incoming_executions executions[];
     incoming_cursors reader_cursors[];
     incoming_results idempotency_keys[];
+    incoming_claims claim_line[];
     members text[]; -- of the line of each event
     time_of_lines text;
     event_seqs bigint[]; -- the number of each event, or of the last one before it where its change was rejected
@@ -74,6 +75,7 @@ BEGIN
     );
     incoming_cursors := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::reader_cursors, cursor_rows) AS parsed);
     incoming_results := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::idempotency_keys, result_rows) AS parsed);
+    incoming_claims := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::claim_line, claim_lines) AS parsed);
     members := ARRAY(
         SELECT members_text(type, account_id, order_id, data)
         FROM unnest(event_types, event_accounts, event_orders, event_data) AS incoming (type, account_id, order_id, data)
@@ -110,8 +112,8 @@ BEGIN
     -- 4. Reject the changes that conflict.
     seq_before := head.seq;
     conflicts := conflicting_changes(
-        incoming_orders, order_changes, order_bases, incoming_keys, key_changes,
-        incoming_outbox, outbox_changes, outbox_bases, incoming_positions, position_changes, position_bases, incoming_executions, execution_changes
+        incoming_orders, order_changes, order_bases, incoming_keys, key_changes, incoming_outbox, outbox_changes,
+        outbox_bases, incoming_positions, position_changes, position_bases, incoming_executions, execution_changes
     );
     IF cardinality(conflicts) > 0 THEN
         SELECT json_object_agg(key_changes[incoming.ordinality], stored) INTO taken
@@ -140,7 +142,7 @@ BEGIN
             head.keeps_exposures := true;
         END IF;
         is_reserved := claims_are_plain AND cardinality(conflicts) = 0;
-        breaches := breached_claims(claim_lines, claim_rows, claim_limits, conflicts, is_reserved);
+        breaches := breached_claims(incoming_claims, claim_rows, claim_limits, conflicts, is_reserved);
         conflicts := conflicts || ARRAY(SELECT json_object_keys(breaches)::integer);
         is_reserved := is_reserved AND breaches IS NULL;
     END IF;
@@ -177,20 +179,24 @@ BEGIN
         PERFORM move_exposures(incoming_orders, order_changes, order_bases, conflicts);
     END IF;
 
-    IF 0 = ANY (order_bases) THEN
-        INSERT INTO orders ({orders.columns})
-        SELECT {orders.columns} FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
-        WHERE order_bases[ordinality] = 0 AND order_changes[ordinality] <> ALL (conflicts);
-    END IF;
-    IF 0 < ANY (order_bases) THEN
-        UPDATE orders AS stored SET {orders.updates}
-        FROM (
-            SELECT *, (SELECT own.ctid FROM orders AS own WHERE own.order_id = incoming.order_id) AS place
+    -- One MERGE for each table that the group has rows of. It finds a row of an earlier version by its place, which one index
+    -- lookup gives under any plan, and fails if two changes write the same row. INSERT … ON CONFLICT would look up the new
+    -- rows once more, lock them speculatively, and lock the others before it updates them.
+    IF cardinality(incoming_orders) > 0 THEN
+        MERGE INTO orders AS stored
+        USING (
+            SELECT *, CASE WHEN order_bases[ordinality] > 0 THEN (
+                SELECT own.ctid FROM orders AS own
+                WHERE own.order_id = incoming.order_id
+            ) END AS place
             FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
-            WHERE order_bases[ordinality] > 0 AND order_changes[ordinality] <> ALL (conflicts)
+            WHERE order_changes[ordinality] <> ALL (conflicts)
         ) AS excluded
-        WHERE stored.ctid = excluded.place;
-
+        ON stored.ctid = excluded.place
+        WHEN MATCHED THEN UPDATE SET {orders.updates}
+        WHEN NOT MATCHED THEN INSERT ({orders.columns}) VALUES ({orders.columns});
+    END IF;
+    IF cardinality(incoming_orders) > 0 THEN
         DELETE FROM unfinished_orders WHERE ctid = ANY (ARRAY(
             SELECT (
                 SELECT listed.ctid FROM unfinished_orders AS listed
@@ -200,8 +206,6 @@ BEGIN
             FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
             WHERE order_bases[ordinality] > 0 AND order_changes[ordinality] <> ALL (conflicts)
         ));
-    END IF;
-    IF cardinality(incoming_orders) > 0 THEN
         INSERT INTO unfinished_orders (order_id, account_id, venue)
         SELECT order_id, account_id, venue FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
         WHERE NOT is_final(status) AND order_changes[ordinality] <> ALL (conflicts)
@@ -211,30 +215,25 @@ BEGIN
     END IF;
 
     IF cardinality(incoming_keys) > 0 THEN
-        INSERT INTO idempotency_keys ({idempotency_keys.columns})
-        SELECT {idempotency_keys.columns} FROM unnest(incoming_keys) WITH ORDINALITY AS incoming
-        WHERE version = 1 AND key_changes[ordinality] <> ALL (conflicts);
-
-        UPDATE idempotency_keys AS stored SET {idempotency_keys.updates}
-        FROM (
-            SELECT *, (
+        MERGE INTO idempotency_keys AS stored
+        USING (
+            SELECT *, CASE WHEN incoming.version - 1 > 0 THEN (
                 SELECT own.ctid FROM idempotency_keys AS own
                 WHERE (own.account_id, own.operation, own.idempotency_key)
                     = (incoming.account_id, incoming.operation, incoming.idempotency_key)
-            ) AS place
+            ) END AS place
             FROM unnest(incoming_keys) WITH ORDINALITY AS incoming
-            WHERE version > 1 AND key_changes[ordinality] <> ALL (conflicts)
+            WHERE key_changes[ordinality] <> ALL (conflicts)
         ) AS excluded
-        WHERE stored.ctid = excluded.place;
+        ON stored.ctid = excluded.place
+        WHEN MATCHED THEN UPDATE SET {idempotency_keys.updates}
+        WHEN NOT MATCHED THEN INSERT ({idempotency_keys.columns}) VALUES ({idempotency_keys.columns});
     END IF;
 
+    -- The result of an order that ended, where the key still belongs to that order.
     IF cardinality(incoming_results) > 0 THEN
-        -- The result of an order that ended, where the key still belongs to that order.
-        UPDATE idempotency_keys AS stored SET
-            status = result.status, http_status = result.http_status,
-            response_payload_json = result.response_payload_json, result_digest = result.result_digest,
-            version = stored.version + 1
-        FROM (
+        MERGE INTO idempotency_keys AS stored
+        USING (
             SELECT *, (
                 SELECT own.ctid FROM idempotency_keys AS own
                 WHERE (own.account_id, own.operation, own.idempotency_key)
@@ -244,59 +243,55 @@ BEGIN
             FROM unnest(incoming_results) WITH ORDINALITY AS incoming
             WHERE result_changes[ordinality] <> ALL (conflicts)
         ) AS result
-        WHERE stored.ctid = result.place;
+        ON stored.ctid = result.place
+        WHEN MATCHED THEN UPDATE SET
+            status = result.status, http_status = result.http_status,
+            response_payload_json = result.response_payload_json, result_digest = result.result_digest,
+            version = stored.version + 1;
     END IF;
 
-    IF 0 = ANY (outbox_bases) THEN
-        INSERT INTO outbox_orders ({outbox_orders.given}, seq)
-        SELECT {outbox_orders.given}, coalesce(event_seqs[outbox_events[ordinality]], head.seq)
-        FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
-        WHERE outbox_bases[ordinality] = 0 AND outbox_changes[ordinality] <> ALL (conflicts);
-    END IF;
-    IF 0 < ANY (outbox_bases) THEN
-        UPDATE outbox_orders AS stored SET {outbox_orders.updates}
-        FROM (
-            SELECT *, (
+    IF cardinality(incoming_outbox) > 0 THEN
+        MERGE INTO outbox_orders AS stored
+        USING (
+            SELECT incoming.*, CASE WHEN outbox_bases[ordinality] > 0 THEN (
                 SELECT own.ctid FROM outbox_orders AS own
                 WHERE (own.order_id, own.kind, own.number) = (incoming.order_id, incoming.kind, incoming.number)
-            ) AS place
+            ) END AS place, coalesce(event_seqs[outbox_events[ordinality]], head.seq) AS event_seq
             FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
-            WHERE outbox_bases[ordinality] > 0 AND outbox_changes[ordinality] <> ALL (conflicts)
+            WHERE outbox_changes[ordinality] <> ALL (conflicts)
         ) AS excluded
-        WHERE stored.ctid = excluded.place;
+        ON stored.ctid = excluded.place
+        WHEN MATCHED THEN UPDATE SET {outbox_orders.updates}
+        WHEN NOT MATCHED THEN INSERT ({outbox_orders.given}, seq) VALUES ({outbox_orders.given}, event_seq);
     END IF;
-
-    IF 0 = ANY (position_bases) THEN
-        INSERT INTO positions ({positions.columns})
-        SELECT {positions.columns} FROM unnest(incoming_positions) WITH ORDINALITY AS incoming
-        WHERE position_bases[ordinality] = 0 AND position_changes[ordinality] <> ALL (conflicts);
-    END IF;
-    IF 0 < ANY (position_bases) THEN
-        UPDATE positions AS stored SET {positions.updates}
-        FROM (
-            SELECT *, (
+    IF cardinality(incoming_positions) > 0 THEN
+        MERGE INTO positions AS stored
+        USING (
+            SELECT *, CASE WHEN position_bases[ordinality] > 0 THEN (
                 SELECT own.ctid FROM positions AS own
                 WHERE (own.account_id, own.symbol) = (incoming.account_id, incoming.symbol)
-            ) AS place
+            ) END AS place
             FROM unnest(incoming_positions) WITH ORDINALITY AS incoming
-            WHERE position_bases[ordinality] > 0 AND position_changes[ordinality] <> ALL (conflicts)
+            WHERE position_changes[ordinality] <> ALL (conflicts)
         ) AS excluded
-        WHERE stored.ctid = excluded.place;
+        ON stored.ctid = excluded.place
+        WHEN MATCHED THEN UPDATE SET {positions.updates}
+        WHEN NOT MATCHED THEN INSERT ({positions.columns}) VALUES ({positions.columns});
     END IF;
-
+    -- The version check leaves one kind of execution that exists already: a stray report whose order exists now.
     IF cardinality(incoming_executions) > 0 THEN
-        -- The version check leaves one kind of execution that exists already: a stray report whose order exists now.
-        DELETE FROM executions WHERE ctid = ANY (ARRAY(
-            SELECT (
-                SELECT stray.ctid FROM executions AS stray
-                WHERE (stray.venue, stray.exec_id) = (incoming.venue, incoming.exec_id)
-            )
+        MERGE INTO executions AS stored
+        USING (
+            SELECT *, (
+                SELECT own.ctid FROM executions AS own
+                WHERE (own.venue, own.exec_id) = (incoming.venue, incoming.exec_id)
+            ) AS place
             FROM unnest(incoming_executions) WITH ORDINALITY AS incoming
             WHERE execution_changes[ordinality] <> ALL (conflicts)
-        ));
-        INSERT INTO executions ({executions.columns})
-        SELECT {executions.columns} FROM unnest(incoming_executions) WITH ORDINALITY AS incoming
-        WHERE execution_changes[ordinality] <> ALL (conflicts);
+        ) AS excluded
+        ON stored.ctid = excluded.place
+        WHEN MATCHED THEN UPDATE SET {executions.updates}
+        WHEN NOT MATCHED THEN INSERT ({executions.columns}) VALUES ({executions.columns});
     END IF;
 
     IF cardinality(incoming_cursors) > 0 THEN
