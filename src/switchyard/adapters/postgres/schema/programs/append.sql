@@ -65,21 +65,24 @@ DECLARE
     is_reserved boolean := false;
     last_seq bigint;
 BEGIN
-    -- 1. Whatever depends on the arguments alone, before the lock: the other gateways do not wait for it.
-    incoming_orders := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::orders, order_rows) AS parsed);
-    incoming_keys := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::idempotency_keys, key_rows) AS parsed);
-    incoming_outbox := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::outbox_orders, outbox_rows) AS parsed);
-    incoming_positions := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::positions, position_rows) AS parsed);
-    incoming_executions := ARRAY(
-        SELECT parsed FROM json_populate_recordset(NULL::executions, execution_rows) AS parsed
-    );
-    incoming_cursors := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::reader_cursors, cursor_rows) AS parsed);
-    incoming_results := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::idempotency_keys, result_rows) AS parsed);
-    incoming_claims := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::claim_line, claim_lines) AS parsed);
-    members := ARRAY(
-        SELECT members_text(type, account_id, order_id, data)
-        FROM unnest(event_types, event_accounts, event_orders, event_data) AS incoming (type, account_id, order_id, data)
-    );
+    -- 1. Parse the arguments, before the lock: the other gateways do not wait for it. Nothing here reads a table.
+    SELECT
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::orders, order_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::idempotency_keys, key_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::outbox_orders, outbox_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::positions, position_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::executions, execution_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::reader_cursors, cursor_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::idempotency_keys, result_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::claim_line, claim_lines) AS parsed),
+        ARRAY(
+            SELECT members_text(type, account_id, order_id, data)
+            FROM unnest(event_types, event_accounts, event_orders, event_data)
+                AS incoming (type, account_id, order_id, data)
+        )
+    INTO
+        incoming_orders, incoming_keys, incoming_outbox, incoming_positions, incoming_executions, incoming_cursors,
+        incoming_results, incoming_claims, members;
 
     -- 2. Lock the shard.
     -- A statement of its own: only a statement that starts after the lock is held sees what the last holder committed.
