@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
@@ -305,6 +306,8 @@ async def test_report_numbers_that_start_again_are_followed_from_the_start(harne
         pass
     assert (await harness.state(states[0])).order.filled_qty == 11
     assert harness.counted("venue_report_numbers_restarted_total", venue=VENUE) == 1
+    harness.clock.advance(timedelta(seconds=record.CURSOR_SECONDS))
+    assert await harness.recorder.run_once() == 0
     cursor = await harness.journal.cursor(f"venue:{VENUE}")
     assert cursor is not None
     assert cursor.seq == 1

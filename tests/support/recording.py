@@ -95,17 +95,18 @@ class RecorderHarness:
         self.crashes_before_cursor = False
         self.concurrent: Change | None = None
         self.metrics = Metrics()
+        self.clock = ManualClock()
         self.start()
 
     def start(self) -> None:
         """Start a new recorder, as a new process would."""
-        self.gate = VenueGate(VENUE, clock=ManualClock(), metrics=self.metrics)
+        self.gate = VenueGate(VENUE, clock=self.clock, metrics=self.metrics)
         self.recorder = Recorder(
             self.venue,
             journal=self.journal,
             queries=self.queries,
-            sequencer=running_sequencer(self._watched, ManualClock(), self.metrics),
-            clock=ManualClock(),
+            sequencer=running_sequencer(self._watched, self.clock, self.metrics),
+            clock=self.clock,
             metrics=self.metrics,
             gate=self.gate,
             is_ours=_is_ours,

@@ -42,13 +42,9 @@ class Sender:
         self.owns_lanes = True
         self.held = 0
         self.is_waiting = False
-        self.begins = False
 
     def owns(self, lane: int) -> bool:
         return self.owns_lanes
-
-    def begins_at_once(self, venue: VenueName) -> bool:
-        return self.begins
 
     def at_venue(self, venue: VenueName) -> int:
         return self.held if venue == VENUE else 0
@@ -73,11 +69,13 @@ class Door:
             self.window.start(self.sender, slots=WINDOW)
         self.window.run_once()
 
-    async def request(self, time_in_force: TimeInForce = "IOC", account: AccountId = ACCOUNT) -> Change:
-        """Enter, commit an order and leave, as the intake does."""
+    async def request(
+        self, time_in_force: TimeInForce = "IOC", account: AccountId = ACCOUNT, *, begins: bool = True
+    ) -> Change:
+        """Enter, commit an order and leave, as the intake does; unless it has to queue, its attempt begins with it."""
         await self.window.enter(VENUE, account, time_in_force)
         accepted = an_accept(account=account, time_in_force=time_in_force)
-        self.window.note([accepted])
+        self.window.note([merged([accepted, self.attempt(accepted)] if begins else [accepted])])
         self.window.leave(VENUE, account)
         return accepted
 
@@ -103,17 +101,18 @@ class Door:
         await settle()
         return tasks
 
-    def begin(self, accepted: Change) -> Change:
-        """Commit the attempt."""
+    def attempt(self, accepted: Change) -> Change:
+        """The first attempt of an order."""
         state = state_after(accepted)
-        begun = begin_attempt(state, state.row("new", 1), WORKER, self.clock.now())
-        self.window.note([begun])
-        return begun
+        return begin_attempt(state, state.row("new", 1), WORKER, self.clock.now())
+
+    def begin(self, accepted: Change) -> None:
+        """Commit the attempt of an order in the queue."""
+        self.window.note([self.attempt(accepted)])
 
     def answer(self, accepted: Change) -> None:
-        """Commit the attempt and the venue's answer."""
-        begun = self.begin(accepted)
-        state = state_after(accepted, begun)
+        """Commit the venue's answer."""
+        state = state_after(accepted, self.attempt(accepted))
         self.window.note([record_sent(state, state.row("new", 1), "venue-1", self.clock.now())])
 
     async def old_queue(self, *, waited_seconds: float) -> None:
@@ -268,10 +267,7 @@ async def test_while_the_venue_limits_the_sending_orders_without_a_deadline_do_n
 
 async def test_a_queue_is_sent_before_orders_are_let_in_that_need_not_join_one() -> None:
     door = Door()
-    door.sender.begins = True
-    first = await door.request(
-        "GTC"
-    )  # accepted without an attempt, so those behind it would have to wait in the outbox
+    first = await door.request("GTC", begins=False)  # those behind it would have to wait in the outbox
     [second] = await door.waiting(1, "GTC")
     assert not second.done()
     door.begin(first)
@@ -282,8 +278,7 @@ async def test_a_queue_is_sent_before_orders_are_let_in_that_need_not_join_one()
 
 async def test_a_queue_that_lasts_does_not_keep_orders_out() -> None:
     door = Door()
-    door.sender.begins = True
-    await door.request("GTC")
+    await door.request("GTC", begins=False)
     [second] = await door.waiting(1, "GTC")
     door.clock.advance(timedelta(seconds=QUEUED_SECONDS_MAX))
     door.window.run_once()
@@ -293,12 +288,7 @@ async def test_a_queue_that_lasts_does_not_keep_orders_out() -> None:
 
 async def test_an_order_whose_attempt_began_with_its_acceptance_holds_nobody_up() -> None:
     door = Door()
-    door.sender.begins = True
-    accepted = an_accept(time_in_force="GTC")
-    state = state_after(accepted)
-    await door.window.enter(VENUE, ACCOUNT, "GTC")
-    door.window.note([merged([accepted, begin_attempt(state, state.row("new", 1), WORKER, door.clock.now())])])
-    door.window.leave(VENUE, ACCOUNT)
+    await door.request("GTC")
     assert door.has_room(VENUE)
 
 
@@ -376,8 +366,7 @@ async def test_accounts_that_wait_take_turns() -> None:
 
 async def test_the_queue_of_an_account_holds_up_no_other_account() -> None:
     door = Door()
-    door.sender.begins = True
-    first = await door.request()  # accepted without an attempt: those of its account wait until it has begun
+    first = await door.request(begins=False)  # those of its account wait until its attempt has begun
     behind = await door.waiting(1)
     await door.request(account=ANOTHER)
     assert done(behind) == [False]

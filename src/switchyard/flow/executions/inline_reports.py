@@ -54,10 +54,6 @@ class InlineReports:
             del self._applied[next(iter(self._applied))]
         self._ended.set()
 
-    def has_applied(self, reports: Sequence[ExecutionReport]) -> bool:
-        """Whether all of these reports were applied with their answers."""
-        return all((report.venue_client_order_id, report.exec_id) in self._applied for report in reports)
-
     async def others(self, reports: Sequence[ExecutionReport]) -> list[ExecutionReport]:
         """The reports that are still to be applied; waits for those that are being committed with their answers."""
         keys = [(report.venue_client_order_id, report.exec_id) for report in reports]

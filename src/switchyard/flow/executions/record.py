@@ -50,7 +50,8 @@ log = structlog.get_logger()
 PAGE = 256
 # Orders beyond this number wait for the next sweep.
 BEHIND_MAX = 1_000
-# How often the cursor is committed if all reports came with answers.
+# How often the cursor is committed: it only saves reading reports again after a start, and a commit of its own for each
+# report would be as dear as the report.
 CURSOR_SECONDS = 1.0
 # The pause after a failed read of reports doubles from the first value to the second: reading resumes soon after
 # a short failure, and a venue that keeps failing gets few requests.
@@ -115,7 +116,7 @@ class Recorder:
         self._holds_cursor = False
         self._is_cursor_behind = False
         self._cursor_at = float("-inf")
-        """When the cursor is committed again for reports that came with answers."""
+        """When the cursor is committed again."""
         self._expects_new = False
         """Whether the last reports were all new: the next ones are then compared with the recorded ones by their commit
         alone."""
@@ -137,9 +138,10 @@ class Recorder:
                 failures = min(failures + 1, 8)
 
     async def run_once(self) -> int:
-        """Apply one page of reports, then commit the cursor; returns how many reports it had; raises VenueUnavailable.
+        """Apply one page of reports; returns how many reports it had; raises VenueUnavailable.
 
-        After a crash between the two the page is read again, and its reports are recognised by their execution ids.
+        After a crash the reports since the last commit of the cursor are read again, and recognised by their execution
+        ids.
         """
         if self._last_number is None:
             cursor = await self._journal.cursor(self._cursor_name)
@@ -164,9 +166,7 @@ class Recorder:
             await self.strays.set_aside_text(f"report {unreadable.number}: {unreadable.text}", unreadable.error)
         self._last_number = 0 if restarted else page.last_number
         self._is_cursor_behind = True
-        # Reports that came with answers are recorded already: the cursor only saves reading them again after a start.
-        is_recorded = count and not page.unreadable and self.inline.has_applied(page.reports)
-        if not is_recorded or self._clock.monotonic() >= self._cursor_at:
+        if page.unreadable or restarted or self._clock.monotonic() >= self._cursor_at:
             await self._commit_cursor()
         return max(count, 1)
 

@@ -36,8 +36,9 @@ SUBSCRIBERS_MAX = 10_000
 REPLAYED_ORDERS_MAX = 1_000
 # Commits of other processes do not notify this one; their events wait at most this long.
 POLL_SECONDS = 0.25
-# Reading competes with accepting orders: after a short pause one page holds what would have been several small ones.
-LINGER_SECONDS = 0.005
+# Reading competes with accepting orders: after a page the reader rests as long as the page took, at most this long, so
+# that under load one page holds what would have been several small ones.
+REST_SECONDS_MAX = 0.005
 RETRY_SECONDS = 1.0
 
 
@@ -83,15 +84,17 @@ class StreamHub:
 
     async def run(self, wake: Wake) -> None:
         """Dispatch until closed."""
+        loop = asyncio.get_running_loop()
         try:
             while not self._closed:
                 await self._active.wait()
                 try:
+                    began = loop.time()
                     count = await self.run_once()
                     if count == 0:
                         await wake.wait(POLL_SECONDS)
                     elif count < self._page_size:
-                        await asyncio.sleep(LINGER_SECONDS)
+                        await asyncio.sleep(min(loop.time() - began, REST_SECONDS_MAX))
                 except Unavailable as error:
                     log.warning("streams_wait_for_journal", error=str(error), retry_seconds=RETRY_SECONDS)
                     await asyncio.sleep(RETRY_SECONDS)

@@ -57,10 +57,6 @@ class Sender(Protocol):
         """Whether this process sends the orders of the lane."""
         ...
 
-    def begins_at_once(self, venue: VenueName) -> bool:
-        """Whether first attempts at this venue begin in the commits that accept their orders."""
-        ...
-
     def at_venue(self, venue: VenueName) -> int:
         """How many requests the venue has not answered yet."""
         ...
@@ -351,7 +347,7 @@ class AdmissionWindow:
                 return False
         elif venue.has_old_queue:
             return not has_deadline and venue.entering < TRICKLE
-        elif account is not None and account.queued and self._sender is not None and self._sender.begins_at_once(name):
+        elif account is not None and account.queued and self._sender is not None:
             return False
         return self._sender is None or venue.count() - self._sender.at_venue(name) < self.size
 

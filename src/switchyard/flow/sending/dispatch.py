@@ -151,7 +151,6 @@ class Dispatcher:
             sends=self._sends,
             lanes=lanes,
             waiting=waiting,
-            venues=venues,
             sendable=lambda: self._rates.unlimited(self._sendable),
             lost_keys=lost_keys,
             clock=clock,
@@ -271,10 +270,6 @@ class Dispatcher:
         """Whether this worker sends the orders of the lane; while it holds no lane yet, it may be any."""
         usable = self._lanes.usable()
         return not usable or lane in usable
-
-    def begins_at_once(self, venue: VenueName) -> bool:
-        """Whether first attempts at this venue begin in the commits that accept their orders."""
-        return self.inline_first_send.serves(venue)
 
     def at_venue(self, venue: VenueName) -> int:
         """How many requests the venue has not answered yet."""

@@ -5,7 +5,7 @@ judges the lane and the venue's reports again; a change that it rejects for them
 no venue itself: committed attempts go to `Sends`, as those of the dispatcher do.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
 from switchyard.domain import decisions
@@ -18,11 +18,10 @@ from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.sends import Send, Sends, line_of
 from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.ports.clock import Clock
-from switchyard.ports.venue import Capabilities, Venue
 
 
 class InlineFirstSend:
-    """flow.commits.FirstAttempts of one worker."""
+    """flow.commit.sequencer.FirstAttempts of one worker."""
 
     def __init__(
         self,
@@ -31,7 +30,6 @@ class InlineFirstSend:
         sends: Sends,
         lanes: HeldLanes,
         waiting: WaitingLanes,
-        venues: Mapping[VenueName, Venue],
         sendable: Callable[[], Collection[VenueName]],
         lost_keys: LostKeys | None,
         clock: Clock,
@@ -40,27 +38,25 @@ class InlineFirstSend:
         self._sends = sends
         self._lanes = lanes
         self._waiting = waiting
-        self._venues = venues
         self._sendable = sendable
         self._lost_keys = lost_keys
         self._clock = clock
-        self._served: frozenset[VenueName] = frozenset()
-        """The venues at which first attempts begin here: none before `start` and after `stop`."""
+        self._is_on = False
         self._begun_at: dict[OrderId, float] = {}
         """When each attempt that is being committed began, on the monotonic clock."""
 
     def start(self) -> None:
         """Begin attempts from now on: the worker's name is known to be alive."""
-        self._served = frozenset(name for name, venue in self._venues.items() if _settles_doubt(venue.capabilities))
+        self._is_on = True
 
     def stop(self) -> None:
         """Begin no more attempts."""
-        self._served = frozenset()
+        self._is_on = False
 
     def begin(self, changes: Sequence[tuple[Change, bool]]) -> list[Change | None]:
         """For each change of a group the change with its first attempt; none where no attempt begins with it."""
         begun: list[Change | None] = [None] * len(changes)
-        if not self._served or not any(may_begin for _, may_begin in changes):
+        if not self._is_on or not any(may_begin for _, may_begin in changes):
             return begun
         free = self._sends.free_by_venue(self._sendable())
         slots, usable = self._sends.free, self._lanes.usable()
@@ -111,21 +107,8 @@ class InlineFirstSend:
         if may_be_committed:
             self._waiting.wake()
 
-    def serves(self, venue: VenueName) -> bool:
-        """Whether first attempts at this venue may begin here."""
-        return venue in self._served
-
     def _may_send(self, change: Change, row: OutboxRow, now: datetime) -> bool:
         order = change.orders[0]
-        if row.venue not in self._served or decisions.is_past_deadline(order, now):
+        if decisions.is_past_deadline(order, now):
             return False
         return self._lost_keys is None or not self._lost_keys.must_ask(order, row)
-
-
-def _settles_doubt(capabilities: Capabilities) -> bool:
-    """Whether an attempt in doubt is settled without a person.
-
-    If the process dies between the commit and the send, an attempt that began is in doubt, where an order in the queue
-    would not be.
-    """
-    return capabilities.dedupe == "permanent" or capabilities.lookup != "none"
