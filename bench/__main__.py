@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.appends import Appends, appends_section
 from bench.bus.report import BusStep, bus_section
 from bench.checkouts import base_checkout, this_checkout
 from bench.counts import Calls, Instructions, counts_sections, valgrind_facts
@@ -32,7 +33,7 @@ from tests.support.postgres import PostgresServer
 
 # Parts that need none of the servers; run alone, they need nothing installed.
 WITHOUT_SERVERS = {"keys", "cache"}
-WITHOUT_WRK = WITHOUT_SERVERS | {"drain", "rebuild", "counts", "latency"}
+WITHOUT_WRK = WITHOUT_SERVERS | {"drain", "rebuild", "counts", "latency", "appends"}
 # How long the CPU use of other processes is sampled before each measurement.
 QUIET_SECONDS = 1.0
 
@@ -97,6 +98,7 @@ def _sections(results: Sequence[Result], lookups: Sequence[LookupRow]) -> list[S
         stages_section([result for result in results if isinstance(result, Stages)]),
         stored_section([result for result in results if isinstance(result, Stored)]),
         overload_section([result for result in results if isinstance(result, Overload)]),
+        appends_section([result for result in results if isinstance(result, Appends)]),
         drain_section([result for result in results if isinstance(result, Drain)]),
         bus_section([result for result in results if isinstance(result, BusStep)]),
         growth_section([result for result in results if isinstance(result, Growth)]),

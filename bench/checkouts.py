@@ -20,6 +20,7 @@ class Checkout:
     """One installed checkout; `settings` has every variable that its command line knows."""
 
     program: Path
+    source: Path
     commit: str
     settings: frozenset[str]
 
@@ -47,4 +48,9 @@ def _checkout(folder: Path, program: Path) -> Checkout:
     described = subprocess.run(
         ["git", "-C", folder, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     )
-    return Checkout(program, described.stdout.strip() or "unknown", frozenset(LISTED_SETTING.findall(listed.stdout)))
+    return Checkout(
+        program,
+        folder.absolute() / "src",
+        described.stdout.strip() or "unknown",
+        frozenset(LISTED_SETTING.findall(listed.stdout)),
+    )

@@ -18,6 +18,7 @@ DEFAULT_PARTS = (
     "overload",
     "keys",
     "cache",
+    "appends",
     "drain",
     "bus",
     "rebuild",

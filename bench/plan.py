@@ -6,6 +6,7 @@ Servers that are compared alternate, so that a drift of the machine affects them
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from bench.appends import ROUNDS, Appends, measure_appends
 from bench.bus.measure import measure_bus
 from bench.bus.rebuild import measure_rebuild
 from bench.bus.report import BusStep
@@ -21,7 +22,7 @@ from bench.overload import Overload, measure_overload
 from bench.report import NAMES, WORKING_PEERS, Part, Row, medians, server_name
 from bench.stored import Stored
 
-Result = Row | Stored | Overload | Drain | BusStep | Growth | Instructions | Calls | Stages
+Result = Row | Stored | Overload | Drain | BusStep | Growth | Instructions | Calls | Stages | Appends
 
 ENGINES: tuple[Part, ...] = ("sqlite", "postgres")
 # Enough to fill commit groups; the comparison is of the streams, not of the levels.
@@ -65,6 +66,11 @@ def measurements(bench: Bench, options: Options, done: Sequence[Result]) -> Iter
     if "rebuild" in options.only:
         title = f"rebuild of {options.entries:,} entries"
         yield Measurement(title, measure_rebuild(options.entries, bench.folder, bench.new_database))
+    if "appends" in options.only:
+        for number in range(ROUNDS):
+            for is_base in bases:
+                title = f"appends{' of the base' if is_base else ''}, round {number + 1}"
+                yield Measurement(title, measure_appends(bench, is_base=is_base))
     if "counts" in options.only:
         yield from _counts(bench, options, bases)
     if "growth" in options.only:

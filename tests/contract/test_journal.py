@@ -352,6 +352,24 @@ async def test_a_group_in_which_two_changes_write_the_same_row_is_rejected(
 
 
 @pytest.mark.parametrize("engine", STRICT)
+@pytest.mark.parametrize("part", ["orders", "outbox", "positions"])
+async def test_a_group_in_which_two_changes_move_the_same_row_is_rejected(
+    engine: Engine, part: str, request: pytest.FixtureRequest
+) -> None:
+    accepted = an_accept()
+    filled = apply_report(state_after(accepted), None, a_report(state_after(accepted)), START)
+    async with fresh_database(engine, request) as database:
+        await commit(database.journal, accepted)
+        await commit(database.journal, filled)
+        moved = [msgspec.structs.replace(row, version=row.version + 1) for row in getattr(filled, part)]
+        change = msgspec.structs.replace(Change(events=filled.events), **{part: tuple(moved)})
+        head = await database.journal.head(0)
+        with pytest.raises(GroupRejected):
+            await database.journal.append(0, "twice", [change, change], START)
+        assert await database.journal.head(0) == head
+
+
+@pytest.mark.parametrize("engine", STRICT)
 async def test_each_shard_has_its_own_numbers(engine: Engine, request: pytest.FixtureRequest) -> None:
     async with fresh_database(engine, request) as database:
         await commit(database.journal, an_accept())

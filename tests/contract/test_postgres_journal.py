@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
 
 import asyncpg
 import msgspec
@@ -9,11 +11,14 @@ import pytest
 
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.domain.changes import Change, Committed, Conflict
-from switchyard.domain.decisions import begin_attempt
+from switchyard.domain.changes import Change, Committed, Conflict, merged
+from switchyard.domain.decisions import apply_report, begin_attempt, record_result, set_kill, unmatched_report
 from switchyard.domain.errors import GroupRejected
-from switchyard.domain.ids import WorkerId
-from tests.support.build import VENUE, an_accept, state_after
+from switchyard.domain.ids import KillId, WorkerId
+from switchyard.domain.kills import Kill
+from switchyard.domain.risk.claims import Claim, Limits
+from switchyard.domain.risk.reservations import Terms
+from tests.support.build import VENUE, a_report, an_accept, state_after
 from tests.support.journal_checks import commit, verified
 from tests.support.polling import until
 
@@ -54,6 +59,107 @@ async def test_of_two_workers_that_claim_the_same_row_one_gets_it(postgres_url: 
         await gateway.close()
 
 
+LIMITS = Limits(symbol_open_orders=1)
+
+
+def the_same_order(accepted: Change) -> tuple[Change, Change]:
+    """Two workers begin to send it."""
+    state = state_after(accepted)
+    first, second = (begin_attempt(state, state.outbox[0], WorkerId(name), START) for name in ("one", "two"))
+    return first, second
+
+
+def the_same_key(_: Change) -> tuple[Change, Change]:
+    return an_accept(key="same"), an_accept(key="same", client_id="other")
+
+
+def the_same_position(accepted: Change) -> tuple[Change, Change]:
+    state = state_after(accepted)
+    first, second = (apply_report(state, None, a_report(state, exec_id=name), START) for name in ("one", "two"))
+    return first, Change(events=second.events, positions=second.positions)
+
+
+def the_same_execution(accepted: Change) -> tuple[Change, Change]:
+    change = unmatched_report(a_report(state_after(accepted)))
+    return change, change
+
+
+def a_kill_and_an_order(_: Change) -> tuple[Change, Change]:
+    kill = Kill(kill_id=KillId("kill-1"), version=1, set_by="a person", set_reason="stop", set_at=START)
+    return set_kill(kill), an_accept(symbol="EURUSD")
+
+
+def a_queue_and_an_attempt(_: Change) -> tuple[Change, Change]:
+    accepted = an_accept(symbol="EURUSD")
+    state = state_after(accepted)
+    begun = merged([accepted, begin_attempt(state, state.outbox[0], WorkerId("one"), START)])
+    return an_accept(symbol="EURUSD"), begun
+
+
+def two_orders_under_a_limit_of_one(_: Change) -> tuple[Change, Change]:
+    first, second = (
+        an_accept(symbol="EURUSD", terms=Terms(currency="USD", price=Decimal(1), reducing=False)) for _ in range(2)
+    )
+    return _claimed(first), _claimed(second)
+
+
+def _claimed(change: Change) -> Change:
+    claim = Claim(order_id=change.orders[0].order_id, limits=LIMITS, day=START.date())
+    return msgspec.structs.replace(change, claims=(claim,))
+
+
+@pytest.mark.parametrize(
+    "contenders",
+    [
+        the_same_order,
+        the_same_key,
+        the_same_position,
+        the_same_execution,
+        a_kill_and_an_order,
+        a_queue_and_an_attempt,
+        two_orders_under_a_limit_of_one,
+    ],
+)
+async def test_a_group_that_waited_for_the_lock_is_judged_on_what_the_group_before_it_wrote(
+    postgres_url: str, contenders: Callable[[Change], tuple[Change, Change]]
+) -> None:
+    gateways = [await PostgresDatabase.open(postgres_url) for _ in range(2)]
+    accepted = an_accept()
+    await commit(gateways[0].journal, accepted)
+    holder = await asyncpg.connect(postgres_url)
+    watcher = await asyncpg.connect(postgres_url)
+    holding = holder.transaction()
+    await holding.start()
+    await holder.execute("SELECT FROM journal_heads FOR UPDATE")
+
+    # Both have parsed their rows before the first of them is judged.
+    appends = []
+    for number, (gateway, change) in enumerate(zip(gateways, contenders(accepted), strict=True)):
+        appends.append(asyncio.create_task(gateway.journal.append(0, f"waiting-{number}", [change], START)))
+        await until(partial(_are_waiting, watcher, number + 1))
+    await holding.rollback()
+    [first], [second] = await asyncio.gather(*appends)
+
+    assert isinstance(first, Committed)
+    assert isinstance(second, Conflict)
+    await verified(gateways[0].journal)
+    for connection in (holder, watcher):
+        await connection.close()
+    for gateway in gateways:
+        await gateway.close()
+
+
+async def _are_waiting(connection: asyncpg.Connection, number: int) -> bool:
+    """Whether so many appends wait for the lock of the shard."""
+    waiting: int = await connection.fetchval(
+        """
+        SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%append_group%'
+        """
+    )
+    return waiting == number
+
+
 async def test_a_change_of_an_orders_status_touches_no_index(postgres_url: str) -> None:
     # With an index on `status`, or with a condition on it, every change of status would write to all indexes of the
     # table.
@@ -83,29 +189,77 @@ async def test_a_look_for_strays_does_not_read_all_executions(postgres_url: str,
         await connection.execute("ANALYZE executions")
     else:  # those of an earlier test may be left
         await connection.execute("DELETE FROM pg_statistic WHERE starelid = 'executions'::regclass")
-    before = await _reads_of_executions(connection)
+    before = await _reads_of(connection, "executions")
 
     [stray] = await database.queries.matched_strays(VENUE, limit=500)
     assert stray.exec_id == "7"
     await database.close()
 
     async def is_counted() -> bool:
-        return await _reads_of_executions(connection) != before  # a session reports what it read when it ends
+        return await _reads_of(connection, "executions") != before  # a session reports what it read when it ends
 
     await until(is_counted)
-    after = await _reads_of_executions(connection)
+    after = await _reads_of(connection, "executions")
     # Entries of rows that an earlier test deleted may still be there.
     assert all(entries - before[name] < 100 for name, entries in after.items())
     await connection.close()
 
 
-async def _reads_of_executions(connection: asyncpg.Connection) -> dict[str, int]:
-    """How many rows or entries were read of the table and of each index."""
+APPENDED_TABLES = ("orders", "unfinished_orders", "idempotency_keys", "outbox_orders", "positions", "executions")
+
+
+async def test_an_append_planned_while_the_tables_are_empty_does_not_read_them_when_they_have_grown(
+    postgres_url: str,
+) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    for table in APPENDED_TABLES:
+        await connection.execute(f"VACUUM ANALYZE {table}")
+    database = await PostgresDatabase.open(postgres_url)
+
+    async def fill(name: str) -> None:
+        accepted = an_accept(key=name, account=name)
+        state = state_after(accepted)
+        begun = merged([accepted, begin_attempt(state, state.outbox[0], WorkerId("one"), START)])
+        await commit(database.journal, begun)
+        [state] = (await database.journal.load([state.order.order_id])).values()
+        filled = apply_report(state, None, a_report(state, exec_id=name), START)
+        result = record_result(filled.orders[0], 200, "{}", "sha256:0")
+        await commit(database.journal, merged([filled, result]))
+
+    await fill("planned")
+    for table in APPENDED_TABLES:
+        await connection.execute(
+            f"""
+            INSERT INTO {table} SELECT copy.* FROM {table} AS stored, generate_series(1, 5000) AS copied
+            CROSS JOIN LATERAL jsonb_populate_record(stored, jsonb_build_object(
+                'order_id', copied, 'venue_client_order_id', copied, 'account_id', copied, 'exec_id', copied
+            )) AS copy
+            """
+        )
+    await connection.execute(
+        "INSERT INTO unfinished_orders SELECT number, number, $1 FROM generate_series(1, 5000) AS number", VENUE
+    )
+    before = await _reads_of(connection, *APPENDED_TABLES)
+    await fill("grown")
+    await database.close()
+
+    async def is_counted() -> bool:
+        return await _reads_of(connection, *APPENDED_TABLES) != before
+
+    await until(is_counted)
+    after = await _reads_of(connection, *APPENDED_TABLES)
+    assert {name: entries - before[name] for name, entries in after.items() if entries - before[name] > 1000} == {}
+    await connection.close()
+
+
+async def _reads_of(connection: asyncpg.Connection, *tables: str) -> dict[str, int]:
+    """How many rows or entries were read of these tables and of each of their indexes."""
     rows = await connection.fetch(
         """
-        SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes WHERE relname = 'executions'
-        UNION ALL SELECT relname, seq_tup_read FROM pg_stat_user_tables WHERE relname = 'executions'
-        """
+        SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes WHERE relname = ANY ($1)
+        UNION ALL SELECT relname, seq_tup_read FROM pg_stat_user_tables WHERE relname = ANY ($1)
+        """,
+        tables,
     )
     return dict(rows)
 

@@ -245,6 +245,41 @@ CREATE TABLE order_windows (
     earlier bigint NOT NULL -- below zero while the window has orders from before the totals were kept
 );
 
+-- What the claims of a group add to the totals of an account, symbol and currency, with their strictest limits: `_Line` in
+-- adapters/postgres/claims.py. An argument, not a table.
+CREATE TYPE claim_line AS (
+    line integer,
+    purse integer,
+    owner integer,
+    account_id text,
+    symbol text,
+    currency text,
+    buys numeric,
+    sells numeric,
+    orders integer,
+    notional numeric,
+    gross numeric,
+    reducing_buys boolean,
+    reducing_sells boolean,
+    orders_max integer,
+    notional_max numeric,
+    position_max numeric,
+    gross_max numeric,
+    whole boolean,
+    needs_totals boolean,
+    needs_positions boolean,
+    purse_notional numeric,
+    purse_gross numeric,
+    day date,
+    purse_notional_max numeric,
+    purse_gross_max numeric,
+    purse_loss_max numeric,
+    owner_orders integer,
+    owner_orders_max integer,
+    since text,
+    window_max integer
+);
+
 -- A report on an unknown order has an empty order_id and keeps the client order id that the venue gave. An order that
 -- is accepted later under that id was executed before and must not be sent.
 CREATE TABLE executions (

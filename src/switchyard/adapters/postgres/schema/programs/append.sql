@@ -55,12 +55,36 @@ DECLARE
     incoming_outbox outbox_orders[];
     incoming_positions positions[];
     incoming_executions executions[];
-    event_seqs bigint[];
-    is_reserved boolean := false;
+    incoming_cursors reader_cursors[];
+    incoming_results idempotency_keys[];
+    incoming_claims claim_line[];
+    members text[]; -- of the line of each event
     time_of_lines text;
+    event_seqs bigint[]; -- the number of each event, or of the last one before it where its change was rejected
+    digests bytea[]; -- of the line of each event; NULL where its change was rejected
+    is_reserved boolean := false;
     last_seq bigint;
 BEGIN
-    -- 1. Lock the shard.
+    -- 1. Parse the arguments, before the lock: the other gateways do not wait for it. Nothing here reads a table.
+    SELECT
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::orders, order_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::idempotency_keys, key_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::outbox_orders, outbox_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::positions, position_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::executions, execution_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::reader_cursors, cursor_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::idempotency_keys, result_rows) AS parsed),
+        ARRAY(SELECT parsed FROM json_populate_recordset(NULL::claim_line, claim_lines) AS parsed),
+        ARRAY(
+            SELECT members_text(type, account_id, order_id, data)
+            FROM unnest(event_types, event_accounts, event_orders, event_data)
+                AS incoming (type, account_id, order_id, data)
+        )
+    INTO
+        incoming_orders, incoming_keys, incoming_outbox, incoming_positions, incoming_executions, incoming_cursors,
+        incoming_results, incoming_claims, members;
+
+    -- 2. Lock the shard.
     -- A statement of its own: only a statement that starts after the lock is held sees what the last holder committed.
     SELECT * INTO head FROM journal_heads WHERE shard = to_shard FOR UPDATE;
     IF NOT FOUND THEN
@@ -80,7 +104,7 @@ BEGIN
     head_seq := head.seq;
     head_hash := head.hash;
 
-    -- 2. Answer a repeated group with its stored outcome.
+    -- 3. Answer a repeated group with its stored outcome.
     SELECT stored.seq_before, stored.conflicts, stored.taken, stored.killed, stored.breaches
     INTO seq_before, conflicts, taken, killed, breaches
     FROM append_groups AS stored WHERE stored.group_id = new_group_id;
@@ -88,20 +112,11 @@ BEGIN
         RETURN;
     END IF;
 
-    -- 3. Parse the rows.
-    incoming_orders := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::orders, order_rows) AS parsed);
-    incoming_keys := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::idempotency_keys, key_rows) AS parsed);
-    incoming_outbox := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::outbox_orders, outbox_rows) AS parsed);
-    incoming_positions := ARRAY(SELECT parsed FROM json_populate_recordset(NULL::positions, position_rows) AS parsed);
-    incoming_executions := ARRAY(
-        SELECT parsed FROM json_populate_recordset(NULL::executions, execution_rows) AS parsed
-    );
-
     -- 4. Reject the changes that conflict.
     seq_before := head.seq;
     conflicts := conflicting_changes(
-        incoming_orders, order_changes, order_bases, incoming_keys, key_changes,
-        incoming_outbox, outbox_changes, outbox_bases, incoming_positions, position_changes, position_bases, incoming_executions, execution_changes
+        incoming_orders, order_changes, order_bases, incoming_keys, key_changes, incoming_outbox, outbox_changes,
+        outbox_bases, incoming_positions, position_changes, position_bases, incoming_executions, execution_changes
     );
     IF cardinality(conflicts) > 0 THEN
         SELECT json_object_agg(key_changes[incoming.ordinality], stored) INTO taken
@@ -130,7 +145,7 @@ BEGIN
             head.keeps_exposures := true;
         END IF;
         is_reserved := claims_are_plain AND cardinality(conflicts) = 0;
-        breaches := breached_claims(claim_lines, claim_rows, claim_limits, conflicts, is_reserved);
+        breaches := breached_claims(incoming_claims, claim_rows, claim_limits, conflicts, is_reserved);
         conflicts := conflicts || ARRAY(SELECT json_object_keys(breaches)::integer);
         is_reserved := is_reserved AND breaches IS NULL;
     END IF;
@@ -143,94 +158,151 @@ BEGIN
     PERFORM ensure_segment(head.seq + cardinality(event_data) + 500000);
     commit_time := greatest(commit_time, head.at);
     time_of_lines := time_text(commit_time);
+    last_seq := head.seq;
+    FOR place IN 1 .. cardinality(members) LOOP
+        IF event_changes[place] = ANY (conflicts) THEN
+            digests[place] := NULL;
+        ELSE
+            last_seq := last_seq + 1;
+            digests[place] := chain_digest(
+                head_hash, head_text(head.epoch, to_shard, last_seq, time_of_lines) || members[place]
+            );
+            head_hash := encode(digests[place], 'hex');
+        END IF;
+        event_seqs[place] := last_seq;
+    END LOOP;
     INSERT INTO events (shard, seq, epoch, at, type, account_id, order_id, data, digest)
-    SELECT
-        to_shard, seq, head.epoch, commit_time, type, account_id, order_id, data,
-        decode(chain_hash(head.hash, line) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING), 'hex')
-    FROM (
-        SELECT *, line_text(head.epoch, to_shard, seq, time_of_lines, type, account_id, order_id, data) AS line
-        FROM (
-            SELECT *, head.seq + row_number() OVER (ORDER BY ordinality) AS seq
-            FROM unnest(event_changes, event_types, event_accounts, event_orders, event_data) WITH ORDINALITY
-                AS incoming (change, type, account_id, order_id, data)
-            WHERE change <> ALL (conflicts)
-        ) AS numbered
-    ) AS lines;
-    GET DIAGNOSTICS last_seq = ROW_COUNT;
-    last_seq := head.seq + last_seq;
+    SELECT to_shard, seq, head.epoch, commit_time, type, account_id, order_id, data, digest
+    FROM unnest(event_seqs, event_types, event_accounts, event_orders, event_data, digests)
+        AS numbered (seq, type, account_id, order_id, data, digest)
+    WHERE digest IS NOT NULL;
 
     -- 6. Write the rows of the other changes; first the totals, which need the rows before the change.
     IF head.keeps_exposures AND NOT is_reserved AND cardinality(incoming_orders) > 0 THEN
         PERFORM move_exposures(incoming_orders, order_changes, order_bases, conflicts);
     END IF;
 
-    INSERT INTO orders ({orders.columns})
-    SELECT {orders.columns} FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
-    WHERE order_changes[incoming.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({orders.key}) DO UPDATE SET {orders.updates};
+    -- One MERGE for each table that the group has rows of. It finds a row of an earlier version by its place, which one index
+    -- lookup gives under any plan, and fails if two changes write the same row. INSERT … ON CONFLICT would look up the new
+    -- rows once more, lock them speculatively, and lock the others before it updates them.
+    IF cardinality(incoming_orders) > 0 THEN
+        MERGE INTO orders AS stored
+        USING (
+            SELECT *, CASE WHEN order_bases[ordinality] > 0 THEN (
+                SELECT own.ctid FROM orders AS own
+                WHERE own.order_id = incoming.order_id
+            ) END AS place
+            FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
+            WHERE order_changes[ordinality] <> ALL (conflicts)
+        ) AS excluded
+        ON stored.ctid = excluded.place
+        WHEN MATCHED THEN UPDATE SET {orders.updates}
+        WHEN NOT MATCHED THEN INSERT ({orders.columns}) VALUES ({orders.columns});
+    END IF;
+    IF cardinality(incoming_orders) > 0 THEN
+        DELETE FROM unfinished_orders WHERE ctid = ANY (ARRAY(
+            SELECT (
+                SELECT listed.ctid FROM unfinished_orders AS listed
+                WHERE listed.order_id = incoming.order_id
+                AND (is_final(incoming.status) OR listed.venue <> incoming.venue)
+            )
+            FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
+            WHERE order_bases[ordinality] > 0 AND order_changes[ordinality] <> ALL (conflicts)
+        ));
+        INSERT INTO unfinished_orders (order_id, account_id, venue)
+        SELECT order_id, account_id, venue FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
+        WHERE NOT is_final(status) AND order_changes[ordinality] <> ALL (conflicts)
+        AND (order_bases[ordinality] = 0 OR NOT EXISTS (
+            SELECT FROM unfinished_orders AS listed WHERE listed.order_id = incoming.order_id
+        ));
+    END IF;
 
-    INSERT INTO unfinished_orders (order_id, account_id, venue)
-    SELECT order_id, account_id, venue FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
-    WHERE order_changes[incoming.ordinality] <> ALL (conflicts) AND NOT is_final(status)
-    -- Most steps change nothing here; an update that its condition prevents would still lock the row.
-    AND venue IS DISTINCT FROM (
-        SELECT listed.venue FROM unfinished_orders AS listed WHERE listed.order_id = incoming.order_id
-    )
-    ON CONFLICT (order_id) DO UPDATE SET venue = excluded.venue;
-    DELETE FROM unfinished_orders WHERE ctid = ANY (ARRAY(
-        SELECT (SELECT known.ctid FROM unfinished_orders AS known WHERE known.order_id = incoming.order_id)
-        FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
-        WHERE order_changes[incoming.ordinality] <> ALL (conflicts) AND is_final(incoming.status)
-    ));
-
-    INSERT INTO idempotency_keys ({idempotency_keys.columns})
-    SELECT {idempotency_keys.columns} FROM unnest(incoming_keys) WITH ORDINALITY AS incoming
-    WHERE key_changes[incoming.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({idempotency_keys.key}) DO UPDATE SET {idempotency_keys.updates};
+    IF cardinality(incoming_keys) > 0 THEN
+        MERGE INTO idempotency_keys AS stored
+        USING (
+            SELECT *, CASE WHEN incoming.version - 1 > 0 THEN (
+                SELECT own.ctid FROM idempotency_keys AS own
+                WHERE (own.account_id, own.operation, own.idempotency_key)
+                    = (incoming.account_id, incoming.operation, incoming.idempotency_key)
+            ) END AS place
+            FROM unnest(incoming_keys) WITH ORDINALITY AS incoming
+            WHERE key_changes[ordinality] <> ALL (conflicts)
+        ) AS excluded
+        ON stored.ctid = excluded.place
+        WHEN MATCHED THEN UPDATE SET {idempotency_keys.updates}
+        WHEN NOT MATCHED THEN INSERT ({idempotency_keys.columns}) VALUES ({idempotency_keys.columns});
+    END IF;
 
     -- The result of an order that ended, where the key still belongs to that order.
-    INSERT INTO idempotency_keys ({idempotency_keys.columns})
-    SELECT
-        stored.account_id, stored.operation, stored.idempotency_key, stored.generation, stored.order_id,
-        stored.request_digest, stored.created_at, stored.expires_at, result.status, result.http_status,
-        result.response_payload_json, result.result_digest, stored.version + 1
-    FROM json_populate_recordset(NULL::idempotency_keys, result_rows) WITH ORDINALITY AS result
-    CROSS JOIN LATERAL (
-        SELECT * FROM idempotency_keys AS entry
-        WHERE (entry.account_id, entry.operation, entry.idempotency_key)
-            = (result.account_id, result.operation, result.idempotency_key)
-        LIMIT 1
-    ) AS stored
-    WHERE stored.order_id = result.order_id AND result_changes[result.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({idempotency_keys.key}) DO UPDATE SET {idempotency_keys.updates};
+    IF cardinality(incoming_results) > 0 THEN
+        MERGE INTO idempotency_keys AS stored
+        USING (
+            SELECT *, (
+                SELECT own.ctid FROM idempotency_keys AS own
+                WHERE (own.account_id, own.operation, own.idempotency_key)
+                    = (incoming.account_id, incoming.operation, incoming.idempotency_key)
+                AND own.order_id = incoming.order_id
+            ) AS place
+            FROM unnest(incoming_results) WITH ORDINALITY AS incoming
+            WHERE result_changes[ordinality] <> ALL (conflicts)
+        ) AS result
+        ON stored.ctid = result.place
+        WHEN MATCHED THEN UPDATE SET
+            status = result.status, http_status = result.http_status,
+            response_payload_json = result.response_payload_json, result_digest = result.result_digest,
+            version = stored.version + 1;
+    END IF;
 
-    -- The number of each event of the group, computed once: an array lookup per row costs less than a join.
-    event_seqs := ARRAY(
-        SELECT head.seq + count(*) FILTER (WHERE change <> ALL (conflicts)) OVER (ORDER BY ordinality)
-        FROM unnest(event_changes) WITH ORDINALITY AS incoming (change) ORDER BY ordinality
-    );
-    INSERT INTO outbox_orders ({outbox_orders.given}, seq)
-    SELECT {outbox_orders.given}, coalesce(event_seqs[outbox_events[incoming.ordinality]], head.seq)
-    FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
-    WHERE outbox_changes[incoming.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({outbox_orders.key}) DO UPDATE SET {outbox_orders.updates};
+    IF cardinality(incoming_outbox) > 0 THEN
+        MERGE INTO outbox_orders AS stored
+        USING (
+            SELECT incoming.*, CASE WHEN outbox_bases[ordinality] > 0 THEN (
+                SELECT own.ctid FROM outbox_orders AS own
+                WHERE (own.order_id, own.kind, own.number) = (incoming.order_id, incoming.kind, incoming.number)
+            ) END AS place, coalesce(event_seqs[outbox_events[ordinality]], head.seq) AS event_seq
+            FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
+            WHERE outbox_changes[ordinality] <> ALL (conflicts)
+        ) AS excluded
+        ON stored.ctid = excluded.place
+        WHEN MATCHED THEN UPDATE SET {outbox_orders.updates}
+        WHEN NOT MATCHED THEN INSERT ({outbox_orders.given}, seq) VALUES ({outbox_orders.given}, event_seq);
+    END IF;
+    IF cardinality(incoming_positions) > 0 THEN
+        MERGE INTO positions AS stored
+        USING (
+            SELECT *, CASE WHEN position_bases[ordinality] > 0 THEN (
+                SELECT own.ctid FROM positions AS own
+                WHERE (own.account_id, own.symbol) = (incoming.account_id, incoming.symbol)
+            ) END AS place
+            FROM unnest(incoming_positions) WITH ORDINALITY AS incoming
+            WHERE position_changes[ordinality] <> ALL (conflicts)
+        ) AS excluded
+        ON stored.ctid = excluded.place
+        WHEN MATCHED THEN UPDATE SET {positions.updates}
+        WHEN NOT MATCHED THEN INSERT ({positions.columns}) VALUES ({positions.columns});
+    END IF;
+    -- The version check leaves one kind of execution that exists already: a stray report whose order exists now.
+    IF cardinality(incoming_executions) > 0 THEN
+        MERGE INTO executions AS stored
+        USING (
+            SELECT *, (
+                SELECT own.ctid FROM executions AS own
+                WHERE (own.venue, own.exec_id) = (incoming.venue, incoming.exec_id)
+            ) AS place
+            FROM unnest(incoming_executions) WITH ORDINALITY AS incoming
+            WHERE execution_changes[ordinality] <> ALL (conflicts)
+        ) AS excluded
+        ON stored.ctid = excluded.place
+        WHEN MATCHED THEN UPDATE SET {executions.updates}
+        WHEN NOT MATCHED THEN INSERT ({executions.columns}) VALUES ({executions.columns});
+    END IF;
 
-    INSERT INTO positions ({positions.columns})
-    SELECT {positions.columns} FROM unnest(incoming_positions) WITH ORDINALITY AS incoming
-    WHERE position_changes[incoming.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({positions.key}) DO UPDATE SET {positions.updates};
-
-    -- The version check leaves one kind of conflict: a stray report whose order exists now.
-    INSERT INTO executions ({executions.columns})
-    SELECT {executions.columns} FROM unnest(incoming_executions) WITH ORDINALITY AS incoming
-    WHERE execution_changes[incoming.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({executions.key}) DO UPDATE SET {executions.updates};
-
-    INSERT INTO reader_cursors ({reader_cursors.columns})
-    SELECT {reader_cursors.columns}
-    FROM json_populate_recordset(NULL::reader_cursors, cursor_rows) WITH ORDINALITY AS incoming
-    WHERE cursor_changes[incoming.ordinality] <> ALL (conflicts)
-    ON CONFLICT ({reader_cursors.key}) DO UPDATE SET {reader_cursors.updates};
+    IF cardinality(incoming_cursors) > 0 THEN
+        INSERT INTO reader_cursors ({reader_cursors.columns})
+        SELECT {reader_cursors.columns} FROM unnest(incoming_cursors) WITH ORDINALITY AS incoming
+        WHERE cursor_changes[ordinality] <> ALL (conflicts)
+        ON CONFLICT ({reader_cursors.key}) DO UPDATE SET {reader_cursors.updates};
+    END IF;
 
     IF kill_row IS NOT NULL THEN
         PERFORM write_kill(kill_row, last_seq);
@@ -243,12 +315,8 @@ BEGIN
     -- 8. Advance the head and notify the listeners.
     -- Not for a group that only moves a cursor: readers would wake each other without a new event.
     IF last_seq > head.seq THEN
-        UPDATE journal_heads SET
-            seq = last_seq,
-            at = commit_time,
-            hash = (SELECT journal.hash FROM journal WHERE journal.shard = to_shard AND journal.seq = last_seq)
-        WHERE shard = to_shard
-        RETURNING seq, hash INTO head_seq, head_hash;
+        head_seq := last_seq;
+        UPDATE journal_heads SET seq = head_seq, at = commit_time, hash = head_hash WHERE shard = to_shard;
         PERFORM pg_notify('switchyard', to_shard || ':' || last_seq);
     END IF;
 

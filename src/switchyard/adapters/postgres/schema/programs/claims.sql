@@ -9,7 +9,7 @@
 --
 -- With `reserves`, sums that fit are added to the totals at once.
 CREATE OR REPLACE FUNCTION breached_claims(
-    claim_lines json, claim_rows text, claim_limits text, conflicts integer[], reserves boolean
+    claim_lines claim_line[], claim_rows text, claim_limits text, conflicts integer[], reserves boolean
 ) RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
     IF claims_fit(claim_lines, reserves)
@@ -22,19 +22,12 @@ END $$;
 
 -- Quantities are over all currencies of a symbol, money is in one. Rows of the whole account, from the lowest symbol to
 -- '~', which is above all, are read only where one of its limits needs them.
-CREATE OR REPLACE FUNCTION claims_fit(claim_lines json, reserves boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION claims_fit(claim_lines claim_line[], reserves boolean) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     is_fitting boolean;
 BEGIN
     WITH key AS MATERIALIZED (
-        SELECT * FROM json_to_recordset(claim_lines) AS sent (
-            account_id text, symbol text, currency text, buys numeric, sells numeric, orders integer,
-            notional numeric, gross numeric, reducing_buys boolean, reducing_sells boolean, orders_max integer,
-            notional_max numeric, position_max numeric, gross_max numeric, whole boolean,
-            needs_totals boolean, needs_positions boolean, purse_notional numeric, purse_gross numeric,
-            day date, purse_notional_max numeric, purse_gross_max numeric, purse_loss_max numeric,
-            owner_orders integer, owner_orders_max integer, since text, window_max integer
-        )
+        SELECT * FROM unnest(claim_lines)
     ),
     judged AS MATERIALIZED (
         SELECT bool_and(coalesce(
@@ -125,15 +118,13 @@ BEGIN
 END $$;
 
 -- Count the orders of the windows whose upper bound does not fit, so that the bound is exact; returns how many.
-CREATE OR REPLACE FUNCTION counted_windows(claim_lines json) RETURNS integer LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION counted_windows(claim_lines claim_line[]) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     counted integer;
 BEGIN
     INSERT INTO order_windows (account_id, since, earlier)
     SELECT key.account_id, key.since, total.accepted - recent_orders(key.account_id, key.since)
-    FROM json_to_recordset(claim_lines) AS key (
-        account_id text, orders integer, owner_orders integer, since text, window_max integer
-    )
+    FROM unnest(claim_lines) AS key
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(stored.accepted), 0) AS accepted FROM exposures AS stored
         WHERE stored.account_id = key.account_id
@@ -162,7 +153,7 @@ END $$;
 
 -- Judge the claims of a group one after the other, each on the totals and the claims before it.
 CREATE OR REPLACE FUNCTION judged_in_order(
-    claim_lines json, claim_rows text, claim_limits text, conflicts integer[]
+    claim_lines claim_line[], claim_rows text, claim_limits text, conflicts integer[]
 ) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     breaches jsonb := '{}';
@@ -188,7 +179,7 @@ BEGIN
         array_agg(coalesce(total.orders, 0) ORDER BY line), array_agg(coalesce(total.notional, 0) ORDER BY line),
         array_agg(coalesce(total.gross, 0) + coalesce(mine.cost, 0) ORDER BY line)
     INTO held, buys, sells, line_orders, line_notional, line_gross
-    FROM json_to_recordset(claim_lines) AS key (line integer, account_id text, symbol text, currency text)
+    FROM unnest(claim_lines) AS key
     LEFT JOIN LATERAL (
         SELECT stored.qty,
             CASE WHEN coalesce(stored.currency, '') = key.currency THEN abs(stored.cost_basis) * stored.multiplier END
@@ -208,7 +199,7 @@ BEGIN
     INTO purse_notional, purse_gross, purse_loss
     FROM (
         SELECT sent.purse, sent.account_id, sent.currency, max(sent.day) AS day
-        FROM json_to_recordset(claim_lines) AS sent (purse integer, account_id text, currency text, day date)
+        FROM unnest(claim_lines) AS sent
         GROUP BY 1, 2, 3
     ) AS key
     LEFT JOIN LATERAL (
@@ -228,7 +219,7 @@ BEGIN
     INTO owner_orders, owner_recent
     FROM (
         SELECT DISTINCT sent.owner, sent.account_id
-        FROM json_to_recordset(claim_lines) AS sent (owner integer, account_id text)
+        FROM unnest(claim_lines) AS sent
     ) AS key
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(stored.open_orders), 0)::integer AS orders, coalesce(sum(stored.accepted), 0) AS accepted
@@ -247,8 +238,7 @@ BEGIN
             (allowed.row->>6)::numeric AS symbol_gross_exposure, (allowed.row->>7)::numeric AS daily_loss,
             (allowed.row->>8)::integer AS window_orders
         FROM json_array_elements(claim_rows::json) WITH ORDINALITY AS claimed (row, number)
-        JOIN json_to_recordset(claim_lines) AS key (line integer, purse integer, owner integer)
-            ON key.line = (claimed.row->>1)::integer
+        JOIN unnest(claim_lines) AS key ON key.line = (claimed.row->>1)::integer
         JOIN json_array_elements(claim_limits::json) WITH ORDINALITY AS allowed (row, number)
             ON allowed.number = (claimed.row->>2)::integer
         ORDER BY claimed.number

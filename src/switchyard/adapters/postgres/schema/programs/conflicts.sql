@@ -22,60 +22,81 @@ CREATE OR REPLACE FUNCTION conflicting_changes(
     incoming_executions executions[],
     execution_changes integer[]
 ) RETURNS integer[] LANGUAGE plpgsql AS $$
+DECLARE
+    conflicts integer[] := '{}';
 BEGIN
-    RETURN ARRAY(
-        SELECT order_changes[incoming.ordinality] FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
-        WHERE order_bases[incoming.ordinality] <> coalesce((
-            SELECT stored.version FROM orders AS stored WHERE stored.order_id = incoming.order_id
-        ), 0)
-        OR order_bases[incoming.ordinality] = 0 AND (
-            SELECT true FROM orders AS stored WHERE stored.venue_client_order_id = incoming.venue_client_order_id
-        )
-        UNION
-        SELECT key_changes[incoming.ordinality] FROM unnest(incoming_keys) WITH ORDINALITY AS incoming
-        WHERE incoming.version - 1 <> coalesce((
-            SELECT stored.version FROM idempotency_keys AS stored
-            WHERE (stored.account_id, stored.operation, stored.idempotency_key)
-                = (incoming.account_id, incoming.operation, incoming.idempotency_key)
-        ), 0)
-        UNION
-        SELECT outbox_changes[incoming.ordinality] FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
-        WHERE outbox_bases[incoming.ordinality] <> coalesce((
-            SELECT stored.version FROM outbox_orders AS stored
-            WHERE (stored.order_id, stored.kind, stored.number) = (incoming.order_id, incoming.kind, incoming.number)
-        ), 0)
-        UNION
-        -- An attempt that begins with a new order, although others of its lane wait, or a venue has reported on the
-        -- order before (as in `domain.ids.last_generation`).
-        SELECT outbox_changes[incoming.ordinality] FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
-        WHERE outbox_bases[incoming.ordinality] = 0 AND incoming.status = 'sending' AND (
-            EXISTS (
-                SELECT FROM outbox_orders AS waiting
-                WHERE waiting.lane = incoming.lane AND waiting.status IN ('queued', 'failed') AND waiting.kind = 'new'
+    IF cardinality(incoming_orders) > 0 THEN
+        conflicts := ARRAY(
+            SELECT order_changes[incoming.ordinality] FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
+            WHERE order_bases[incoming.ordinality] <> coalesce((
+                SELECT stored.version FROM orders AS stored WHERE stored.order_id = incoming.order_id
+            ), 0)
+            OR order_bases[incoming.ordinality] = 0 AND (
+                SELECT true FROM orders AS stored WHERE stored.venue_client_order_id = incoming.venue_client_order_id
             )
-            OR EXISTS (
-                SELECT FROM executions
-                WHERE stray_client_order_id BETWEEN incoming.venue_client_order_id
-                AND left(incoming.venue_client_order_id, 27) || 'fffff'
+        );
+    END IF;
+    IF cardinality(incoming_keys) > 0 THEN
+        conflicts := conflicts || ARRAY(
+            SELECT key_changes[incoming.ordinality] FROM unnest(incoming_keys) WITH ORDINALITY AS incoming
+            WHERE incoming.version - 1 <> coalesce((
+                SELECT stored.version FROM idempotency_keys AS stored
+                WHERE (stored.account_id, stored.operation, stored.idempotency_key)
+                    = (incoming.account_id, incoming.operation, incoming.idempotency_key)
+            ), 0)
+        );
+    END IF;
+    IF cardinality(incoming_outbox) > 0 THEN
+        conflicts := conflicts || ARRAY(
+            SELECT outbox_changes[incoming.ordinality] FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
+            WHERE outbox_bases[incoming.ordinality] <> coalesce((
+                SELECT stored.version FROM outbox_orders AS stored
+                WHERE (stored.order_id, stored.kind, stored.number) = (incoming.order_id, incoming.kind, incoming.number)
+            ), 0)
+        );
+    END IF;
+    IF 0 = ANY (outbox_bases) THEN
+        conflicts := conflicts || ARRAY(
+            -- An attempt that begins with a new order, although others of its lane wait, or a venue has reported on the
+            -- order before (as in `domain.ids.last_generation`).
+            SELECT outbox_changes[incoming.ordinality] FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
+            WHERE outbox_bases[incoming.ordinality] = 0 AND incoming.status = 'sending' AND (
+                EXISTS (
+                    SELECT FROM outbox_orders AS waiting
+                    WHERE waiting.lane = incoming.lane AND waiting.status IN ('queued', 'failed') AND waiting.kind = 'new'
+                )
+                OR EXISTS (
+                    SELECT FROM executions
+                    WHERE stray_client_order_id BETWEEN incoming.venue_client_order_id
+                    AND left(incoming.venue_client_order_id, 27) || 'fffff'
+                )
             )
-        )
-        UNION
-        SELECT position_changes[incoming.ordinality] FROM unnest(incoming_positions) WITH ORDINALITY AS incoming
-        WHERE position_bases[incoming.ordinality] <> coalesce((
-            SELECT stored.version FROM positions AS stored
-            WHERE (stored.account_id, stored.symbol) = (incoming.account_id, incoming.symbol)
-        ), 0)
-        UNION
-        SELECT execution_changes[incoming.ordinality] FROM unnest(incoming_executions) WITH ORDINALITY AS incoming
-        WHERE (
-            SELECT true FROM executions AS stored
-            WHERE (stored.venue, stored.exec_id) = (incoming.venue, incoming.exec_id)
-            AND (stored.order_id <> '' OR stored.stray_client_order_id IS NULL OR stored.stray_client_order_id NOT IN (
-                SELECT own.venue_client_order_id FROM orders AS own WHERE own.order_id = incoming.order_id
-                UNION ALL
-                SELECT own.venue_client_order_id FROM outbox_orders AS own
-                WHERE own.order_id = incoming.order_id AND own.kind = 'amend'
-            ))
-        )
-    );
+        );
+    END IF;
+    IF cardinality(incoming_positions) > 0 THEN
+        conflicts := conflicts || ARRAY(
+            SELECT position_changes[incoming.ordinality] FROM unnest(incoming_positions) WITH ORDINALITY AS incoming
+            WHERE position_bases[incoming.ordinality] <> coalesce((
+                SELECT stored.version FROM positions AS stored
+                WHERE (stored.account_id, stored.symbol) = (incoming.account_id, incoming.symbol)
+            ), 0)
+        );
+    END IF;
+    IF cardinality(incoming_executions) > 0 THEN
+        conflicts := conflicts || ARRAY(
+            SELECT execution_changes[incoming.ordinality] FROM unnest(incoming_executions) WITH ORDINALITY AS incoming
+            WHERE (
+                SELECT true FROM executions AS stored
+                WHERE (stored.venue, stored.exec_id) = (incoming.venue, incoming.exec_id)
+                AND (stored.order_id <> '' OR stored.stray_client_order_id IS NULL OR stored.stray_client_order_id NOT IN (
+                    SELECT own.venue_client_order_id FROM orders AS own WHERE own.order_id = incoming.order_id
+                    UNION ALL
+                    SELECT own.venue_client_order_id FROM outbox_orders AS own
+                    WHERE own.order_id = incoming.order_id AND own.kind = 'amend'
+                ))
+            )
+        );
+    END IF;
+    -- A change may conflict by several of its rows.
+    RETURN CASE WHEN conflicts = '{}' THEN conflicts ELSE ARRAY(SELECT DISTINCT unnest(conflicts)) END;
 END $$;
