@@ -5,7 +5,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from aiohappyeyeballs import AddrInfoType
@@ -38,8 +38,7 @@ FORMS: tuple[Form, ...] = ("reused", "new", "spare")
 
 
 def spares_of(transport: Transport) -> int:
-    assert transport._connector is not None
-    return len(transport._connector._spares)
+    return len(transport._waiting)
 
 
 class NotingTransport(Transport):
@@ -237,12 +236,11 @@ async def test_a_spare_connection_is_discarded_if_something_arrives_before_the_r
 ) -> None:
     with a_listener() as broker:
         async with transport_to(broker.url, "spare") as transport:
-            assert transport._connector is not None
-            protocols = [protocol for protocol, _ in transport._connector._spares]
+            protocols = list(transport._waiting)
             for spare in [await broker.accept() for _ in protocols]:
                 speak(spare, unasked)
             if not is_in_kernel:
-                await until(lambda: all(protocol.should_close for protocol in protocols))
+                await until(lambda: all(protocol.ended.done() for protocol in protocols))
                 assert transport.noted == (len(protocols) if unasked else 0)
             answering = asyncio.create_task(broker.answer_all(reply(200, {})))
             answer = await asked(transport)
@@ -255,15 +253,14 @@ async def test_a_spare_connection_is_discarded_if_something_arrives_before_the_r
 async def test_nothing_is_sent_on_a_connection_on_which_something_has_arrived(
     unasked: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport_module._Connector, "_take_spare", lambda self: self._spares.pop()[0])
+    monkeypatch.setattr(transport_module.Transport, "_take_waiting", lambda self: self._waiting.pop())
     with a_listener() as broker:
         async with transport_to(broker.url, "spare") as transport:
-            assert transport._connector is not None
-            protocols = [protocol for protocol, _ in transport._connector._spares]
+            protocols = list(transport._waiting)
             spares = [await broker.accept() for _ in protocols]
             for spare in spares:
                 speak(spare, unasked)
-            await until(lambda: all(protocol.should_close for protocol in protocols))
+            await until(lambda: all(protocol.ended.done() for protocol in protocols))
             assert isinstance(await asked(transport), NotSent)
             assert transport.noted == (len(spares) if unasked else 0)
             assert has_got_nothing(spares[-1])
@@ -275,23 +272,6 @@ def has_got_nothing(connection: socket.socket) -> bool:
         return connection.recv(1, socket.MSG_DONTWAIT) == b""
     except (ConnectionResetError, BlockingIOError):
         return True
-
-
-async def test_nothing_is_sent_if_something_arrives_while_the_body_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """aiohttp writes a request with a body in a later turn of the loop than it takes its connection."""
-    note_headers = transport_module._note_headers
-    with a_listener() as broker:
-
-        async def then_speak(*arguments: Any) -> None:
-            await note_headers(*arguments)
-            speak(spares[-1], UNASKED[0])
-
-        monkeypatch.setattr(transport_module, "_note_headers", then_speak)
-        async with transport_to(broker.url, "spare") as transport:
-            spares = [await broker.accept() for _ in range(2)]
-            unsent = NotSent("BROKER_DOWN", "something arrived before the request was sent")
-            assert await asked(transport, "POST", b"{}") == unsent
-            assert has_got_nothing(spares[-1])
 
 
 @pytest.mark.parametrize("unasked", UNASKED, ids=["429", "403", "a byte", "the end"])
@@ -352,8 +332,7 @@ async def test_a_broker_that_takes_no_connections_loses_its_spare_ones() -> None
         async with transport_to(broker.url, "spare") as transport:
             spares = [await broker.accept() for _ in range(2)]
             broker.listening.close()
-            assert transport._connector is not None
-            await transport._connector._add_spare()
+            await transport._add_spare()
             assert isinstance(await asked(transport), NotSent)
             await until(lambda: all(map(has_ended, spares)))
 

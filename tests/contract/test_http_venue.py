@@ -972,6 +972,13 @@ async def test_an_error_without_a_length_does_not_count_if_an_answer_follows_it(
         assert isinstance(outcome, Ambiguous)
 
 
+async def test_an_error_without_a_length_does_not_count_even_alone() -> None:
+    """What follows it cannot be told from it, also if it happens to be JSON."""
+    alone = b"HTTP/1.1 403 No\r\n\r\n" + encode({"error": "FORBIDDEN"})
+    outcome, _ = await submitted(then_hang_up(alone))
+    assert isinstance(outcome, Ambiguous)
+
+
 async def test_a_broker_that_dedupes_permanently_need_not_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "END_SECONDS", 20.0)
 

@@ -102,7 +102,7 @@ async def send(port: int, response_seconds: float, *, cancel: bool = False) -> s
         response_seconds=limits,
     )
     await venue.start()
-    await until(lambda: venue._sends._connector is not None and len(venue._sends._connector._spares) > 0)
+    await until(lambda: len(venue._sends._waiting) > 0)
     _say("connected")
     await asyncio.to_thread(sys.stdin.readline)
     sending = asyncio.create_task(venue.submit(an_order("one", price="1")))

@@ -7,28 +7,26 @@ HTTP/1.1 has no correlation: on a connection that is used again, a second respon
 response to the next. So a connection carries one request, and spare connections are opened ahead of the requests,
 unless a repeated order does no harm at the broker (`Pool.reuses`; ADR 43). A response that counts only if it surely
 answers the request must be the only one until the broker ends the connection (`is_only_response`).
+
+HTTP clients hide what matters here: when a request is written, what follows a response, and their own repeats. So this
+is a protocol of asyncio with the parser of httptools, and nothing in between (ADR 51).
 """
 
 import asyncio
 import select
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
-from functools import partial
-from types import MappingProxyType, SimpleNamespace
-from typing import Any, Final, cast
+from types import MappingProxyType
+from typing import Final, NamedTuple, cast
+from urllib.parse import urlsplit
 
-import aiohttp
+import httptools
 import msgspec
 import structlog
-from aiohappyeyeballs import AddrInfoType
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
-from aiohttp.streams import StreamReader
-from aiohttp.tracing import Trace
-from yarl import URL
+from aiohappyeyeballs import AddrInfoType, start_connection
 
 from switchyard.adapters.system_clock import boot_seconds
 from switchyard.adapters.venues.wire import TIME_HEADER
@@ -48,18 +46,18 @@ UNACKNOWLEDGED_SECONDS: Final = 5.0
 IDLE_SECONDS: Final = 4.0
 # Spare connections are replaced this long before they are too old, so that there is always one while a handshake lasts.
 REPLACED_AHEAD_SECONDS: Final = 1.0
-# How often the age of the spare connections is checked.
-SPARES_CHECK_SECONDS: Final = 0.5
+# How often the age of the connections that wait for a request is checked.
+WAITING_CHECK_SECONDS: Final = 0.5
+# The time between two addresses of one name that are tried at once (RFC 8305).
+NEXT_ADDRESS_SECONDS: Final = 0.25
 # Closing a socket discards what the kernel has not delivered yet and resets the connection. Set when the socket is
 # made, so that a kill of the process has the same effect; without it, the kernel retransmits the request after both.
 _ZERO_LINGER: Final = struct.pack("ii", 1, 0)
 # How long the broker may take to end a connection after its response. It was asked to (`Connection: close`), and a
 # server does that at once; a rejection by one that does not leaves the order in doubt.
 END_SECONDS: Final = 1.0
-# aiohttp stops reading a body at twice this size; no response may be so long (`Transport.ask`).
-_READ_BUFFER_BYTES: Final = 4 * 1024 * 1024
-# aiohttp's own time-outs are off: `Transport.ask` sets the deadlines.
-_NO_TIMEOUTS: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
+# The status line and the headers of a response, with those of interim ones.
+HEAD_BYTES_MAX: Final = 64 * 1024
 
 
 class BrokerResponse(msgspec.Struct, frozen=True):
@@ -106,10 +104,6 @@ def never_awaited(_status: int, _body: bytes) -> bool:
     return False
 
 
-class _Oversized(Exception):
-    """The response exceeds its size limit."""
-
-
 class Pool(msgspec.Struct, frozen=True):
     """How many connections to a broker there are, and for how long."""
 
@@ -122,251 +116,189 @@ class Pool(msgspec.Struct, frozen=True):
     """Whether a connection carries one request after the other; there are no spare ones then."""
 
 
-class _Protocol(ResponseHandler):
-    """A connection to the broker; it notes whatever arrives beyond one response to each request.
+class _BadResponse(Exception):
+    """What arrived is no response, or exceeds its size limit."""
 
-    It looks at the bytes as they arrive: aiohttp drops those behind a response in several places.
-    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, note_unasked: Callable[[], None], *, reuses: bool) -> None:
-        super().__init__(loop)
+class _Received(NamedTuple):
+    """A complete response as it arrived."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class _Connection(asyncio.Protocol):
+    """A connection to the broker; it notes whatever arrives beyond one response to each request."""
+
+    def __init__(self, note_unasked: Callable[[], None], on_end: Callable[["_Connection"], None]) -> None:
         self._note_unasked = note_unasked
-        self._reuses = reuses
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._answer: asyncio.Future[_Received] | None = None
+        """The response to the request that was written last."""
         self._has_unasked = False
-        self._end: asyncio.Future[bool] = loop.create_future()
+        self.ended: asyncio.Future[bool] = self._loop.create_future()
         """Whether the end of the connection was a regular one, not a reset."""
+        self.waits_since = boot_seconds()
+        """When it was opened, or had its last complete response."""
         self.is_used = False
         """Whether the connection has carried a request."""
-        self._body: StreamReader | None = None
-        """That of the response to the last request, as soon as its headers are complete."""
+        self.may_be_used_again = False
 
-    def ask(self) -> None:
-        """Expect a response to the request that is written next; raises ConnectionError if something has arrived."""
-        if not self.is_silent():
-            raise ConnectionError("something arrived before the request was sent")
-        self.is_used, self._body = True, None
-
-    def is_silent(self) -> bool:
-        """Whether the connection is open and nothing has arrived since the last response, also not in the kernel."""
-        if self.transport is None or self.transport.is_closing() or self.should_close:
-            return False
-        arrivals = select.poll()
-        arrivals.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not arrivals.poll(0)
-
-    async def has_ended_after_response(self) -> bool:
-        """Wait until the broker ends the connection, and return whether nothing followed its response."""
-        await asyncio.wait((self._end,), timeout=END_SECONDS)
-        return self._end.done() and self._end.result() and not self._has_unasked
-
-    def data_received(self, data: bytes) -> None:
-        """Parse what has arrived; the last byte on its own, because what follows a complete response is unasked."""
-        error = self.exception()
-        for part in (data[:-1], data[-1:]) if data else (data,):
-            if part and not self._awaits_response:
-                self._note()
-            super().data_received(part)
-        if self.exception() is not error:  # no response, or bytes behind one with `Connection: close`
-            self._note()
-
-    def feed_data(self, data: Any, size: int = 0) -> None:
-        """Take a parsed response from the parser; an interim one (1xx) is not the response to the request."""
-        message, body = data
-        if message.code == 101 or not 100 <= message.code < 200:
-            if self._body is not None:
-                self._note()
-            self._body = body
-        super().feed_data(data, size)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Take note of the end."""
-        self._end.set_result(exc is None)
-        super().connection_lost(exc)
-
-    def close(self) -> None:
-        """Close the connection; after its only response, `Transport.ask` does that when it has seen what follows."""
-        if self._reuses or not self.is_used or self._awaits_response:
-            super().close()
-
-    @property
-    def _awaits_response(self) -> bool:
-        return self.is_used and (self._body is None or not self._body.is_eof())
-
-    def _note(self) -> None:
-        if not self._has_unasked:
-            self._has_unasked = True
-            self.force_close()
-            self._note_unasked()
-
-
-class _Departure:
-    """One request: its deadline (connect time-out until the first byte, then response time-out) and its connection."""
-
-    def __init__(
-        self, deadline: asyncio.Timeout, response_seconds: float, on_departure: OnDeparture, *, has_body: bool
-    ) -> None:
-        self._deadline = deadline
-        self._response_seconds = response_seconds
-        self._on_departure = on_departure
-        self.has_body = has_body
-        self.has_departed = False
-        """Whether bytes may have been sent."""
-        self._begun_at = boot_seconds()
-        self.transport: asyncio.BaseTransport | None = None
-        self.protocol: _Protocol | None = None
-        self._is_noted = False
-
-    def note(self) -> None:
-        """Record that the first byte is about to be written; raises if the connect deadline has passed or bytes came.
-
-        After a pause of the process the connection may complete in the same loop turn in which the deadline passes;
-        without this check the request would still be sent. The loop's own clock stands still while the machine is
-        suspended.
-        """
-        if self._is_noted:
-            return
-        self._is_noted, self.has_departed = True, False
-        ends_at = self._deadline.when()
-        if ends_at is not None and asyncio.get_running_loop().time() > ends_at:
-            raise TimeoutError
-        if boot_seconds() - self._begun_at > CONNECT_SECONDS:
-            raise TimeoutError
-        assert self.protocol is not None, "set by the connector"
-        self.protocol.ask()
-        self.has_departed = True
-        self._deadline.reschedule(asyncio.get_running_loop().time() + self._response_seconds)
-        # A task that this wakes runs in a later turn of the loop, after the bytes are written.
-        self._on_departure()
+    # The connection as `Transport` uses it.
 
     @property
     def address(self) -> str | None:
         """The peer that the connection leads to."""
-        if self.transport is None:
+        if self._transport is None:
             return None
-        host, port, *_ = self.transport.get_extra_info("peername") or ("unknown", 0)
+        host, port, *_ = self._transport.get_extra_info("peername") or ("unknown", 0)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def is_silent(self) -> bool:
+        """Whether the connection is open and nothing has arrived since the last response, also not in the kernel."""
+        if self._transport is None or self._transport.is_closing() or self._has_unasked:
+            return False
+        arrivals = select.poll()
+        arrivals.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not arrivals.poll(0)
+
+    def ask(self, request: bytes, bytes_max: int) -> "asyncio.Future[_Received]":
+        """Write a request and return the future of its response; the connection must be silent."""
+        assert self._transport is not None, "a connection is used once it is open"
+        self.is_used, self.may_be_used_again = True, False
+        self._parser = httptools.HttpResponseParser(self)
+        self._bytes_max, self._head_bytes = bytes_max, 0
+        self._begin_response()
+        self._answer = self._loop.create_future()
+        self._transport.write(request)
+        return self._answer
+
+    async def has_ended_after_response(self) -> bool:
+        """Wait until the broker ends the connection, and return whether nothing followed its response.
+
+        A body that lasts until the end may itself contain what followed.
+        """
+        await asyncio.wait((self.ended,), timeout=END_SECONDS)
+        return self.ended.done() and self.ended.result() and not self._has_unasked and not self._lasts_until_end
 
     def abort(self) -> None:
         """Destroy the connection, with everything that is not yet delivered; a close would deliver it first."""
-        if isinstance(self.transport, asyncio.WriteTransport):
-            self.transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
+    # The callbacks of asyncio.
 
-# The request that the current task sends; set by `Transport.ask`, read by `_Connector`.
-_request: ContextVar[_Departure] = ContextVar("request")
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        self._transport = cast(asyncio.Transport, transport)
 
+    def data_received(self, data: bytes) -> None:
+        """Parse what has arrived; the last byte on its own, because what follows a complete response is unasked."""
+        arrived = memoryview(data)
+        for part in (arrived[:-1], arrived[-1:]):
+            if not part:
+                continue
+            if self._answer is None or self._answer.done() or self._parser is None:
+                self._note()
+                return
+            if not self._has_head:
+                self._head_bytes += len(part)
+            try:
+                self._parser.feed_data(part)
+            except httptools.HttpParserUpgrade:
+                pass  # its response is complete, and there is no other protocol here
+            except httptools.HttpParserError as error:
+                if not self._answer.done():
+                    self._answer.set_exception(_BadResponse(str(error)))
+                    self._note()
+                    return
+            if len(self._body) > self._bytes_max:
+                self._fail(_BadResponse(f"the response exceeds {self._bytes_max} bytes"))
+            elif not self._has_head and self._head_bytes > HEAD_BYTES_MAX:
+                self._fail(_BadResponse(f"the headers of the response exceed {HEAD_BYTES_MAX} bytes"))
 
-class _Connector(aiohttp.TCPConnector):
-    """The connections to one broker; it tells each request which connection carries it.
+    def eof_received(self) -> None:
+        """The end of the connection is the end of a body without a length."""
+        if self._has_head_without_length():
+            self._complete()
 
-    Without `reuses`, a connection is closed after its first response, and `_spares` are connections that have carried
-    nothing yet. Each one that is used is replaced; unused ones are closed at the age of `idle_seconds` and replaced
-    down to `spares_min`. If a connection fails, the spares are closed too: while the broker is away, a request on a new
-    connection is proven unsent, and one on a spare connection would be in doubt.
-    """
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Take note of the end."""
+        if exc is None and self._has_head_without_length():
+            self._complete()
+        self._fail(ConnectionError("the connection ended before the response was complete"))
+        if not self.ended.done():
+            self.ended.set_result(exc is None)
+        self._on_end(self)
 
-    def __init__(self, url: URL, pool: Pool, note_unasked: Callable[[], None]) -> None:
-        if pool.reuses:
-            super().__init__(
-                limit=pool.connections_max, keepalive_timeout=pool.idle_seconds, socket_factory=_new_socket
-            )
-        else:
-            super().__init__(limit=pool.connections_max, force_close=True, socket_factory=_new_socket)
-        new_connection = partial(_Protocol, self._loop, note_unasked, reuses=pool.reuses)
-        self._factory = cast("partial[ResponseHandler]", new_connection)
-        self._idle_seconds = pool.idle_seconds
-        self._spares_min = 0 if pool.reuses else pool.spares_min
-        self._spares_max = 0 if pool.reuses else pool.spares_max
-        # What aiohttp needs to open a connection; it is never sent.
-        self._opening_request = aiohttp.ClientRequest("GET", url, loop=self._loop)
-        # With the time at which each was opened, oldest first.
-        self._spares: deque[tuple[_Protocol, float]] = deque()
-        self._opening: set[asyncio.Task[None]] = set()
-        self._upkeep = self._loop.create_task(self._keep_spares()) if self._spares_min else None
+    # The callbacks of httptools; those of what follows a complete response are ignored.
 
-    async def connect(
-        self,
-        req: aiohttp.ClientRequest,
-        traces: list[Trace],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the signature is aiohttp's
-    ) -> Connection:
-        """Return a connection on which nothing has arrived yet: it would be read as the answer to this request."""
-        departure = _request.get()
-        while True:
-            connection = await super().connect(req, traces, timeout)
-            protocol = cast(_Protocol, connection.protocol)
-            departure.transport, departure.protocol = connection.transport, protocol
-            if protocol.is_silent():
-                return connection
-            connection.close()
-            if not protocol.is_used:
-                raise ConnectionError("something arrived before the request was sent")
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep the first value of each header; those behind a body are no headers of the response."""
+        if not self._has_head:
+            self._headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
 
-    async def _create_connection(
-        self,
-        req: aiohttp.ClientRequest,
-        traces: list[Trace],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the signature is aiohttp's
-    ) -> ResponseHandler:
-        """Return a spare connection, or open one."""
-        spare = self._take_spare()
-        self._open_spare()
-        return await super()._create_connection(req, traces, timeout) if spare is None else spare
+    def on_headers_complete(self) -> None:
+        """Take note of where the body ends."""
+        if self._answer is not None and not self._answer.done():
+            self._has_head = True
+            chunked = self._headers.get("transfer-encoding", "").lower().endswith("chunked")
+            self._lasts_until_end = not chunked and "content-length" not in self._headers
 
-    def _take_spare(self) -> _Protocol | None:
-        """Return the newest spare connection, if it is alive and nothing has arrived on it."""
-        while self._spares:
-            protocol, opened_at = self._spares.pop()
-            if boot_seconds() - opened_at <= self._idle_seconds and protocol.is_silent():
-                return protocol
-            protocol.abort()
-        return None
+    def on_body(self, body: bytes) -> None:
+        """Collect the body, and no more than is looked at."""
+        if self._answer is not None and not self._answer.done() and len(self._body) <= self._bytes_max:
+            self._body += body
 
-    def _open_spare(self) -> None:
-        if len(self._spares) + len(self._opening) < self._spares_max:
-            task = self._loop.create_task(self._add_spare())
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+    def on_message_complete(self) -> None:
+        """Complete the response; an interim one (1xx) is not the response to the request."""
+        assert self._parser is not None
+        status = self._parser.get_status_code()
+        if 100 <= status < 200 and status != 101:
+            self._begin_response()
+            return
+        self._lasts_until_end = False
+        self._complete()
 
-    async def _add_spare(self) -> None:
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                protocol = await super()._create_connection(self._opening_request, [], _NO_TIMEOUTS)
-        except (aiohttp.ClientError, OSError):  # TimeoutError is an OSError
-            self.discard_spares()
-        else:
-            self._spares.append((cast(_Protocol, protocol), boot_seconds()))
+    def _begin_response(self) -> None:
+        self._headers: dict[str, str] = {}
+        self._body = bytearray()
+        self._has_head = False
+        self._lasts_until_end = False
 
-    async def _keep_spares(self) -> None:
-        while True:
-            now = boot_seconds()
-            while self._spares and now - self._spares[0][1] > self._idle_seconds:
-                self._spares.popleft()[0].abort()
-            fresh_since = now - self._idle_seconds + REPLACED_AHEAD_SECONDS
-            fresh = sum(opened_at > fresh_since and protocol.is_silent() for protocol, opened_at in self._spares)
-            for _ in range(self._spares_min - fresh - len(self._opening)):
-                self._open_spare()
-            await asyncio.sleep(SPARES_CHECK_SECONDS)
+    def _has_head_without_length(self) -> bool:
+        return self._answer is not None and not self._answer.done() and self._has_head and self._lasts_until_end
 
-    def discard_spares(self) -> None:
-        """Close every spare connection."""
-        while self._spares:
-            self._spares.pop()[0].abort()
+    def _complete(self) -> None:
+        if self._answer is None or self._answer.done() or self._parser is None or len(self._body) > self._bytes_max:
+            return
+        self.waits_since = boot_seconds()
+        self.may_be_used_again = not self._lasts_until_end and self._parser.should_keep_alive()
+        self._answer.set_result(_Received(self._parser.get_status_code(), self._headers, bytes(self._body)))
 
-    async def end_spares(self) -> None:
-        """Close every spare connection, and open no more."""
-        self._spares_max = 0
-        tasks = [*self._opening, *([self._upkeep] if self._upkeep else [])]
-        for task in tasks:
-            task.cancel()
-        ends = [ended for protocol, _ in self._spares if (ended := protocol.closed) is not None]
-        self.discard_spares()
-        await asyncio.gather(*tasks, *ends, return_exceptions=True)
-        self.discard_spares()  # one that was opened meanwhile
+    def _fail(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+    def _note(self) -> None:
+        if not self._has_unasked:
+            self._has_unasked = True
+            self._note_unasked()
+        self.abort()
 
 
 class Transport:
-    """A bounded pool of connections to one broker."""
+    """A bounded pool of connections to one broker.
+
+    Without `reuses`, a connection carries one request, and those that wait have carried nothing yet: the spare ones.
+    Each one that is used is replaced; unused ones are closed at the age of `idle_seconds` and replaced down to
+    `spares_min`. If a connection fails, those that wait are closed too: while the broker is away, a request on a new
+    connection is proven unsent, and one on a connection that was opened before would be in doubt.
+    """
 
     def __init__(
         self,
@@ -377,49 +309,58 @@ class Transport:
         note_unasked: Callable[[], None] = lambda: None,
     ) -> None:
         """`note_unasked` is called for each connection on which the broker sends something that was not asked for."""
-        self._url = url.rstrip("/")
-        self._pool = pool
-        self._headers = dict(headers)
-        self._note_unasked = note_unasked
-        self._connector: _Connector | None = None
-        self._session: aiohttp.ClientSession | None = None
-
-    async def start(self) -> None:
-        """Create the connection pool, and begin to open its spare connections."""
-        tracing = aiohttp.TraceConfig()
-        tracing.on_request_headers_sent.append(_note_headers)
-        tracing.on_request_chunk_sent.append(_note_body)
-        self._connector = _Connector(URL(self._url, encoded=True), self._pool, self._note)
-        self._session = aiohttp.ClientSession(
-            connector=self._connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={
+        parts = urlsplit(url.rstrip("/"))
+        self._url, self._path = url, parts.path
+        self._host = (parts.hostname or "").encode("idna").decode()
+        self._is_secure = parts.scheme == "https"
+        self._port = parts.port or (443 if self._is_secure else 80)
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self._head = _header_lines(
+            {
+                "Host": host if parts.port is None else f"{host}:{parts.port}",
                 "Accept": "application/json",
+                # A small compressed response could expand beyond the size limit.
                 "Accept-Encoding": "identity",
                 # An answer about an order must come from the broker, not from a cache on the way.
                 "Cache-Control": "no-cache, no-store",
-                **self._headers,
-            },
-            # A small compressed response could expand beyond the size limit.
-            auto_decompress=False,
-            read_bufsize=_READ_BUFFER_BYTES,
-            # A proxy from an environment variable would be an undeclared hop (VENUE_HOP_HOLD_SEC_).
-            trust_env=False,
-            trace_configs=[tracing],
+                "User-Agent": "event-switchyard",
+                "Connection": "keep-alive" if pool.reuses else "close",
+                **headers,
+            }
         )
-        # aiohttp would repeat a GET if a reused connection breaks. Repeats belong to the caller, who counts them.
-        self._session._retry_connection = False
+        self._pool = pool
+        self._spares_min = 0 if pool.reuses else pool.spares_min
+        self._spares_max = 0 if pool.reuses else pool.spares_max
+        self._note_unasked = note_unasked
+        self._is_open = False
+        self._secure: ssl.SSLContext | None = None
+        self._free = asyncio.Semaphore(pool.connections_max)
+        self._waiting: deque[_Connection] = deque()
+        """Those that may carry the next request, the one that waits longest first."""
+        self._connections: set[_Connection] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._upkeep: asyncio.Task[None] | None = None
 
-    def _note(self) -> None:
-        log.warning("unasked_response", url=self._url)
-        self._note_unasked()
+    async def start(self) -> None:
+        """Begin to open the spare connections."""
+        if self._is_secure:
+            self._secure = ssl.create_default_context()
+            self._secure.set_alpn_protocols(["http/1.1"])
+        self._is_open = True
+        self._upkeep = asyncio.create_task(self._keep_up())
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._session is not None and self._connector is not None:
-            await self._connector.end_spares()
-            await self._session.close()
-            self._session = self._connector = None
+        self._is_open = False
+        tasks = [*self._opening, *([self._upkeep] if self._upkeep else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._waiting.clear()
+        ends = [connection.ended for connection in self._connections]
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.gather(*ends)
 
     async def ask(
         self,
@@ -429,7 +370,7 @@ class Transport:
         response_seconds: float,
         bytes_max: int,
         body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
         on_departure: OnDeparture = ignore_departure,
         awaits_end: AwaitsEnd = never_awaited,
     ) -> Exchange:
@@ -438,51 +379,127 @@ class Transport:
         If `awaits_end`, the broker has to end the connection before the response is returned (`is_only_response`).
         Without a complete response, for whatever reason, the connection is aborted; and after it, unless it is reused.
         """
-        if self._session is None or self._connector is None:
+        if not self._is_open:
             return NotSent("VENUE_DOWN")
-        departure: _Departure | None = None
-        is_complete = False
+        connection: _Connection | None = None
+        has_departed = is_kept = False
+        began_at, loop = boot_seconds(), asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(CONNECT_SECONDS) as deadline:
-                departure = _Departure(deadline, response_seconds, on_departure, has_body=body is not None)
-                _request.set(departure)
-                async with self._session.request(
-                    method,
-                    URL(self._url + path, encoded=True),
-                    data=body,
-                    headers=headers,
-                    allow_redirects=False,
-                    timeout=_NO_TIMEOUTS,
-                    trace_request_ctx=departure,
-                ) as response:
-                    address = departure.address  # the pool takes the connection back with the last byte
-                    content = await _read(response, bytes_max)
-                    is_complete = True
+            request = self._request(method, path, headers, body)
+            async with asyncio.timeout(CONNECT_SECONDS) as deadline, self._free:
+                try:
+                    connection = await self._connection()
+                    # After a pause of the process the connection may be there in the turn of the loop in which the
+                    # deadline passes. The loop's own clock stands still while the machine is suspended.
+                    ends_at = deadline.when()
+                    if ends_at is None or loop.time() > ends_at or boot_seconds() - began_at > CONNECT_SECONDS:
+                        raise TimeoutError
+                    if not connection.is_silent():
+                        raise ConnectionError("something arrived before the request was sent")
+                    has_departed = True
+                    deadline.reschedule(loop.time() + response_seconds)
+                    answer = connection.ask(request, bytes_max)
+                    on_departure()
+                    received = await answer
                     is_only_response = False
-                    if not self._pool.reuses and awaits_end(response.status, content):
-                        assert departure.protocol is not None, "it has carried the response"
-                        is_only_response = await departure.protocol.has_ended_after_response()
-                    headers_read = response.headers
-                    return BrokerResponse(
-                        response.status,
-                        content,
-                        retry_after=headers_read.get("Retry-After"),
-                        venue_time=headers_read.get(TIME_HEADER),
-                        date=headers_read.get("Date"),
-                        address=address,
-                        is_cached=headers_read.get("Age", "0").strip() != "0",
-                        is_only_response=is_only_response,
-                    )
+                    if not self._pool.reuses and awaits_end(received.status, received.body):
+                        is_only_response = await connection.has_ended_after_response()
+                    is_kept = self._pool.reuses and connection.may_be_used_again and connection.is_silent()
+                    return _response(received, connection.address, is_only_response=is_only_response)
+                finally:
+                    if is_kept and connection is not None:
+                        self._waiting.append(connection)
+                    elif connection is not None:
+                        connection.abort()
         except Exception as error:
             # For every kind of error, the outcome depends only on whether the request was sent.
-            if departure is not None and departure.has_departed:
-                if self._connector is not None:
-                    self._connector.discard_spares()
-                return _lost(error, departure.address)
+            if has_departed and connection is not None:
+                self.discard_waiting()
+                return _lost(error, connection.address)
             return NotSent("BROKER_DOWN", _not_sent_error(error))
-        finally:
-            if departure is not None and not (is_complete and self._pool.reuses):
-                departure.abort()
+
+    def discard_waiting(self) -> None:
+        """Close every connection that waits for a request."""
+        while self._waiting:
+            self._waiting.pop().abort()
+
+    def _request(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+        length = {} if body is None else {"Content-Length": str(len(body))}
+        line = f"{method} {self._path}{path} HTTP/1.1\r\n".encode("ascii")
+        return b"".join((line, self._head, _header_lines({**headers, **length}), b"\r\n", body or b""))
+
+    async def _connection(self) -> _Connection:
+        """Return the connection that waits for the shortest time and on which nothing has arrived, or open one."""
+        found = self._take_waiting()
+        self._open_spare()
+        return found or await self._open()
+
+    def _take_waiting(self) -> _Connection | None:
+        while self._waiting:
+            connection = self._waiting.pop()
+            if boot_seconds() - connection.waits_since <= self._pool.idle_seconds and connection.is_silent():
+                return connection
+            connection.abort()
+        return None
+
+    async def _open(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        addresses = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        made = await start_connection(
+            addresses,
+            happy_eyeballs_delay=NEXT_ADDRESS_SECONDS,
+            interleave=1,
+            socket_factory=lambda address: _new_socket(address),
+        )
+        try:
+            _, connection = await loop.create_connection(
+                lambda: _Connection(self._note, self._connections.discard),
+                sock=made,
+                ssl=self._secure,
+                server_hostname=self._host if self._secure else None,
+            )
+        except BaseException:
+            made.close()
+            raise
+        self._connections.add(connection)
+        return connection
+
+    def _open_spare(self) -> None:
+        if len(self._waiting) + len(self._opening) < self._spares_max:
+            task = asyncio.create_task(self._add_spare())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _add_spare(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                self._waiting.append(await self._open())
+        except OSError:  # TimeoutError is one
+            self.discard_waiting()
+
+    async def _keep_up(self) -> None:
+        while True:
+            now = boot_seconds()
+            while self._waiting and now - self._waiting[0].waits_since > self._pool.idle_seconds:
+                self._waiting.popleft().abort()
+            fresh_since = now - self._pool.idle_seconds + REPLACED_AHEAD_SECONDS
+            fresh = sum(waiting.waits_since > fresh_since and waiting.is_silent() for waiting in self._waiting)
+            for _ in range(self._spares_min - fresh - len(self._opening)):
+                self._open_spare()
+            await asyncio.sleep(WAITING_CHECK_SECONDS)
+
+    def _note(self) -> None:
+        log.warning("unasked_response", url=self._url)
+        self._note_unasked()
+
+
+def _header_lines(headers: Mapping[str, str]) -> bytes:
+    """The header lines of a request; raises ValueError if a value would end its line."""
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    for line in lines:
+        if not line[:-2].isprintable():
+            raise ValueError(f"the header {line.partition(':')[0]} has a control character")
+    return "".join(lines).encode("latin-1")
 
 
 def _new_socket(address: AddrInfoType) -> socket.socket:
@@ -490,45 +507,32 @@ def _new_socket(address: AddrInfoType) -> socket.socket:
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ZERO_LINGER)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNACKNOWLEDGED_SECONDS * 1000))
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
 
 
-async def _note_headers(
-    session: aiohttp.ClientSession, context: SimpleNamespace, sent: aiohttp.TraceRequestHeadersSentParams
-) -> None:
-    """Trace hook that aiohttp calls right before it writes a request without a body."""
-    departure: _Departure = context.trace_request_ctx
-    if departure.has_body:
-        departure.has_departed = True  # until `_note_body` has taken the last look
-    else:
-        departure.note()
-
-
-async def _note_body(
-    session: aiohttp.ClientSession, context: SimpleNamespace, sent: aiohttp.TraceRequestChunkSentParams
-) -> None:
-    """Trace hook that aiohttp calls right before it writes a request with its body, in a later turn of the loop."""
-    departure: _Departure = context.trace_request_ctx
-    departure.note()
-
-
-async def _read(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > bytes_max:
-            raise _Oversized(f"the response exceeds {bytes_max} bytes")
-    return bytes(body)
+def _response(received: _Received, address: str | None, *, is_only_response: bool) -> BrokerResponse:
+    headers = received.headers
+    return BrokerResponse(
+        received.status,
+        received.body,
+        retry_after=headers.get("retry-after"),
+        venue_time=headers.get(TIME_HEADER.lower()),
+        date=headers.get("date"),
+        address=address,
+        is_cached=headers.get("age", "0").strip() != "0",
+        is_only_response=is_only_response,
+    )
 
 
 def _lost(error: Exception, address: str | None) -> Lost:
     match error:
         case TimeoutError():
             return Lost("NETWORK_TIMEOUT", None, address)
-        case _Oversized() | aiohttp.ClientResponseError():
-            return Lost("UNKNOWN", str(error), address)
-        case aiohttp.ClientError() | OSError():
+        case OSError():
             return Lost("NETWORK_DISCONNECTED", None, address)
+        case _BadResponse():
+            return Lost("UNKNOWN", str(error), address)
         case _:
             return Lost("UNKNOWN", repr(error), address)
 
@@ -537,13 +541,9 @@ def _not_sent_error(error: Exception) -> str:
     match error:
         case TimeoutError():
             return "no connection in time"
-        case aiohttp.ClientConnectorDNSError():
+        case socket.gaierror():
             return "name lookup failed"
-        case aiohttp.ClientConnectorError():
-            return error.strerror or "no connection"
-        case aiohttp.ClientOSError(__cause__=ConnectionError() as cause):  # raised by `_note_body`
-            return str(cause)
-        case ConnectionError():
-            return str(error)
+        case OSError():
+            return error.strerror or str(error) or "no connection"
         case _:
             return repr(error)
