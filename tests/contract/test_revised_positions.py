@@ -1,6 +1,7 @@
 """Corrections and busts change the gateway's position, in whatever order they arrive, and a replay finds the same."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from decimal import Decimal
 from itertools import permutations
 from typing import cast
@@ -14,6 +15,7 @@ from switchyard.domain.ids import VenueName
 from switchyard.domain.lines import parse_line
 from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.domain.replay import Replay
+from switchyard.flow.executions.record import CURSOR_SECONDS
 from switchyard.ports.queries import Queries
 from tests.support.build import ACCOUNT, an_accept
 from tests.support.databases import Database
@@ -62,6 +64,7 @@ async def test_fill_correction_and_bust_end_alike_in_every_order_of_arrival(data
         # Each on a page of its own; a new process reads every second one.
         for number, name in enumerate(order):
             harness.venue.script.append(reports[name])
+            harness.clock.advance(timedelta(seconds=CURSOR_SECONDS))  # the next process reads on from here
             if number % 2:
                 harness.start()
             assert await harness.recorder.run_once() == 1
