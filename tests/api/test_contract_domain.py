@@ -180,8 +180,8 @@ def test_a_body_that_the_schema_forbids_is_rejected_by_the_domain(body: dict[str
 def test_every_event_type_of_an_order_matches_its_schema() -> None:
     seen = set()
     for change in story():
-        for order in change.orders:
-            assert problems(SNAPSHOT, decoded(events.encode(orders.snapshot(order)))) == []
+        for changed in change.orders:
+            assert problems(SNAPSHOT, decoded(events.encode(orders.snapshot(changed)))) == []
         for event in change.events:
             line = line_of(event)
             assert problems(EVENT, decoded(line)) == [], line

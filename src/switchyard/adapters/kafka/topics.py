@@ -49,7 +49,7 @@ class Topic(msgspec.Struct, frozen=True):
 
 def describe(kafka: KafkaSettings) -> Topic:
     """Ask the brokers, in the calling thread. Raises BusUnavailable if the topic is missing or they do not answer."""
-    with _asking(kafka) as client:
+    with _asking(kafka) as admin:
         asked = client.describe_topics(TopicCollection([kafka.topic]), request_timeout=ANSWER_SECONDS_MAX)
         found = asked[kafka.topic].result(ANSWER_SECONDS_MAX + 1.0)
     return Topic(kafka.topic, str(found.topic_id), len(found.partitions))
@@ -71,8 +71,8 @@ def _offsets(kafka: KafkaSettings, partitions: Iterable[int], wanted: OffsetSpec
     places = {TopicPartition(kafka.topic, each): wanted for each in partitions}
     if not places:
         return {}
-    with _asking(kafka) as client:
-        asked = client.list_offsets(places, request_timeout=ANSWER_SECONDS_MAX)
+    with _asking(kafka) as admin:
+        asked = admin.list_offsets(places, request_timeout=ANSWER_SECONDS_MAX)
         return {place.partition: each.result(ANSWER_SECONDS_MAX + 1.0).offset for place, each in asked.items()}
 
 
@@ -84,11 +84,11 @@ def _asking(kafka: KafkaSettings) -> Iterator[AdminClient]:
     """
     heard: list[KafkaError] = []
     properties = {**configuration.client(kafka), "error_cb": heard.append}
-    client = AdminClient(properties, logger=configuration.LOGGER)  # what is asked fails when its client is gone
+    admin = AdminClient(properties, logger=configuration.LOGGER)  # what is asked fails when its client is gone
     try:
-        yield client
+        yield admin
     except (KafkaException, FutureTimeout) as error:
-        client.poll(0)  # hands over what was heard
+        admin.poll(0)  # hands over what was heard
         causes = [each.str() for each in heard if each.name() != "_ALL_BROKERS_DOWN"]
         what = error.args[0] if isinstance(error, KafkaException) else None
         raise BusUnavailable(_explained(kafka, what, causes[-1] if causes else None)) from None
