@@ -50,7 +50,7 @@ class Topic(msgspec.Struct, frozen=True):
 def describe(kafka: KafkaSettings) -> Topic:
     """Ask the brokers, in the calling thread. Raises BusUnavailable if the topic is missing or they do not answer."""
     with _asking(kafka) as admin:
-        asked = client.describe_topics(TopicCollection([kafka.topic]), request_timeout=ANSWER_SECONDS_MAX)
+        asked = admin.describe_topics(TopicCollection([kafka.topic]), request_timeout=ANSWER_SECONDS_MAX)
         found = asked[kafka.topic].result(ANSWER_SECONDS_MAX + 1.0)
     return Topic(kafka.topic, str(found.topic_id), len(found.partitions))
 
