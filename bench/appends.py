@@ -28,11 +28,11 @@ from bench.tables import Section
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.domain.changes import Change, Committed, merged
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position, account_total
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent
 from switchyard.domain.ids import AccountId
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import ACCOUNT_TOTAL, Position, account_total
+from switchyard.domain.journal.changes import Change, Committed, merged
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.ports.journal import Journal
 from tests.support.build import WORKER, a_report, an_accept, state_after
 

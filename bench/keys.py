@@ -4,7 +4,7 @@ import time
 from decimal import Decimal
 
 from bench.percentiles import percentile
-from switchyard.domain.idempotency import generate_idempotency_key
+from switchyard.domain.orders.keys import generate_idempotency_key
 
 KEYS = 10_000
 GOAL_US = 50.0

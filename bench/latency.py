@@ -23,7 +23,7 @@ from bench.percentiles import percentile
 from bench.processes import BenchError, free_port, serving
 from bench.report import Part, server_name
 from bench.tables import Section
-from switchyard.domain.lifecycle import FINAL
+from switchyard.domain.orders.lifecycle import FINAL
 
 PER_SECOND = 100
 FINAL_SECONDS_MAX = 30.0

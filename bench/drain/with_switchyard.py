@@ -10,7 +10,7 @@ import uvloop
 from bench.drain.jobs import PAYLOAD, chunks
 from switchyard.bootstrap import running_engine, upgrade_if_new
 from switchyard.domain.ids import AccountId
-from switchyard.domain.instruments import DEFAULT_INSTRUMENTS
+from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS
 from switchyard.settings import load_settings
 
 # Orders of one account and symbol are sent one after the other; a real installation has many of both.

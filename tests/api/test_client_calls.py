@@ -30,10 +30,10 @@ from switchyard.client import (
 )
 from switchyard.client.events import stream_event
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.events import encode
-from switchyard.domain.facts import AcceptedFact, OrderFact, ReportFact
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
-from switchyard.domain.reports import OrderReport
+from switchyard.domain.journal.events import encode
+from switchyard.domain.journal.facts import AcceptedFact, OrderFact, ReportFact
+from switchyard.domain.orders.reports import OrderReport
 from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.support.gateway import RunningGateway
 from tests.support.threaded_client import make_client

@@ -6,13 +6,16 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from switchyard.domain import do_order, errors, events, facts, labels, market, orders, reports
-from switchyard.domain.idempotency import KEY_LENGTH_MAX
+from switchyard.domain import errors, values
 from switchyard.domain.ids import VenueName
-from switchyard.domain.instruments import Instrument, InstrumentKind
-from switchyard.domain.lifecycle import Status
-from switchyard.domain.outbox import OutboxKind, OutboxStatus
-from switchyard.domain.reports import ExecType, ReportStatus
+from switchyard.domain.journal import events, facts
+from switchyard.domain.market import quotes
+from switchyard.domain.market.instruments import Instrument, InstrumentKind
+from switchyard.domain.orders import do_order, order, reports
+from switchyard.domain.orders.keys import KEY_LENGTH_MAX
+from switchyard.domain.orders.lifecycle import Status
+from switchyard.domain.orders.outbox import OutboxKind, OutboxStatus
+from switchyard.domain.orders.reports import ExecType, ReportStatus
 from tests.support.contract import OPENAPI, decoded, documents, problems, registry
 from tests.support.contract_files import DO_REQUEST, EVENT, REPORT, REQUEST, RESULT, SNAPSHOT, openapi, walk
 from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
@@ -21,8 +24,8 @@ from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
 @pytest.mark.parametrize(
     ("reference", "struct"),
     [
-        (REQUEST, orders.OrderRequest),
-        (SNAPSHOT, orders.OrderSnapshot),
+        (REQUEST, order.OrderRequest),
+        (SNAPSHOT, order.OrderSnapshot),
         (REPORT, reports.OrderReport),
         (f"{EVENT}#/$defs/acceptedFact", facts.AcceptedFact),
         (f"{EVENT}#/$defs/acceptedOrder", facts.AcceptedOrder),
@@ -42,7 +45,7 @@ from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
         (f"{EVENT}#/$defs/killClearedFact", facts.KillClearedFact),
         (DO_REQUEST, do_order.DoOrderRequest),
         (f"{DO_REQUEST}#/$defs/riskConstraints", do_order.RiskConstraints),
-        (f"{OPENAPI}#/components/schemas/MarketQuote", market.MarketQuote),
+        (f"{OPENAPI}#/components/schemas/MarketQuote", quotes.MarketQuote),
         (RESULT, do_order.ExecResult),
         (f"{RESULT}#/$defs/fill", do_order.DoFill),
     ],
@@ -58,17 +61,17 @@ def test_a_schema_has_the_members_of_its_struct(reference: str, struct: type[msg
     ("reference", "literal"),
     [
         (f"{SNAPSHOT}#/$defs/status", Status),
-        (f"{SNAPSHOT}#/properties/side", orders.Side),
-        (f"{SNAPSHOT}#/properties/type", orders.OrderType),
-        (f"{SNAPSHOT}#/properties/timeInForce", orders.TimeInForce),
-        (f"{REQUEST}#/properties/side", orders.Side),
-        (f"{REQUEST}#/properties/type", orders.OrderType),
+        (f"{SNAPSHOT}#/properties/side", order.Side),
+        (f"{SNAPSHOT}#/properties/type", order.OrderType),
+        (f"{SNAPSHOT}#/properties/timeInForce", order.TimeInForce),
+        (f"{REQUEST}#/properties/side", order.Side),
+        (f"{REQUEST}#/properties/type", order.OrderType),
         (f"{REPORT}#/properties/status", ReportStatus),
         (f"{REPORT}#/properties/execType", ExecType),
-        (f"{REPORT}#/properties/side", orders.Side),
-        (f"{EVENT}#/$defs/acceptedOrder/properties/side", orders.Side),
-        (f"{EVENT}#/$defs/acceptedOrder/properties/type", orders.OrderType),
-        (f"{EVENT}#/$defs/acceptedOrder/properties/timeInForce", orders.TimeInForce),
+        (f"{REPORT}#/properties/side", order.Side),
+        (f"{EVENT}#/$defs/acceptedOrder/properties/side", order.Side),
+        (f"{EVENT}#/$defs/acceptedOrder/properties/type", order.OrderType),
+        (f"{EVENT}#/$defs/acceptedOrder/properties/timeInForce", order.TimeInForce),
         (f"{EVENT}#/$defs/reportFact/properties/status", ReportStatus),
         (f"{EVENT}#/$defs/reportFact/properties/execType", ExecType),
         (f"{EVENT}#/$defs/outboxFact/properties/kind", OutboxKind),
@@ -82,7 +85,7 @@ def test_an_enum_has_the_values_of_the_domain(reference: str, literal: Any) -> N
 
 def test_the_schema_of_an_instrument_has_every_property_of_the_catalogue() -> None:
     schema = openapi()["components"]["schemas"]["Instrument"]
-    listed = market.as_listed(Instrument(symbol="BTC"), VenueName("sim"))
+    listed = quotes.as_listed(Instrument(symbol="BTC"), VenueName("sim"))
     assert list(schema["properties"]) == schema["required"] == list(listed)
     assert tuple(schema["properties"]["kind"]["enum"]) == get_args(InstrumentKind)
 
@@ -95,12 +98,12 @@ def test_the_event_types_are_those_of_the_domain() -> None:
 
 def test_the_limits_are_those_of_the_domain() -> None:
     properties = documents()[REQUEST]["properties"]
-    assert properties["symbol"]["pattern"] == f"^{labels.SYMBOL.pattern}$"
-    assert properties["symbol"]["maxLength"] == labels.SYMBOL_LENGTH_MAX
-    assert properties["tags"]["maxItems"] == orders.TAGS_MAX
-    assert properties["tags"]["items"]["maxLength"] == labels.LABEL_LENGTH_MAX
-    assert properties["clientOrderId"]["anyOf"][0]["maxLength"] == labels.LABEL_LENGTH_MAX
-    assert properties["strategy"]["anyOf"][0]["pattern"] == f"^{labels.STRATEGY.pattern}$"
+    assert properties["symbol"]["pattern"] == f"^{values.SYMBOL.pattern}$"
+    assert properties["symbol"]["maxLength"] == values.SYMBOL_LENGTH_MAX
+    assert properties["tags"]["maxItems"] == order.TAGS_MAX
+    assert properties["tags"]["items"]["maxLength"] == values.LABEL_LENGTH_MAX
+    assert properties["clientOrderId"]["anyOf"][0]["maxLength"] == values.LABEL_LENGTH_MAX
+    assert properties["strategy"]["anyOf"][0]["pattern"] == f"^{values.STRATEGY.pattern}$"
     assert openapi()["components"]["parameters"]["IdempotencyKey"]["schema"]["maxLength"] == KEY_LENGTH_MAX
 
 
@@ -181,7 +184,7 @@ def test_every_event_type_of_an_order_matches_its_schema() -> None:
     seen = set()
     for change in story():
         for changed in change.orders:
-            assert problems(SNAPSHOT, decoded(events.encode(orders.snapshot(changed)))) == []
+            assert problems(SNAPSHOT, decoded(events.encode(order.snapshot(changed)))) == []
         for event in change.events:
             line = line_of(event)
             assert problems(EVENT, decoded(line)) == [], line

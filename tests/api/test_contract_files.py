@@ -6,7 +6,7 @@ import re
 import pytest
 from jsonschema import Draft202012Validator
 
-from switchyard.domain.chain import GENESIS, link
+from switchyard.domain.journal.lines import GENESIS, link
 from tests.support.contract import OPENAPI, Contract, documents, problems, registry
 from tests.support.contract_files import (
     CANARY,

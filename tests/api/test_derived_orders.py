@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from switchyard.domain.idempotency import DERIVED_ORDER, validate_idempotency_key
+from switchyard.domain.orders.keys import DERIVED_ORDER, validate_idempotency_key
 from switchyard.flow.intake.reap import Reaper
 from tests.support.figures import figures_of
 from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway

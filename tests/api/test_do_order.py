@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from switchyard.domain.canonical import digest
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
 from switchyard.domain.ids import AccountId
-from switchyard.domain.positions import ACCOUNT_TOTAL
+from switchyard.domain.values import digest
 from tests.support.do_order import MARKET, PATH, RESTING, body, do_order, error, key_entry
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.polling import until

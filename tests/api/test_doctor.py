@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from switchyard.domain.readiness import CheckName
+from switchyard.domain.market.health import CheckName
 from switchyard.entrypoints.cli.doctor import REMEDIES
 from tests.support.books import KEEPS_BOOKS, office_pid
 from tests.support.gateway import RunningGateway, running_gateway

@@ -10,7 +10,7 @@ import pytest
 
 from switchyard.client import ApiError, AsyncClient, Retry
 from switchyard.domain.errors import SettingError
-from switchyard.domain.instruments import DEFAULT_INSTRUMENTS
+from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS
 from switchyard.settings import load_settings
 from tests.support.do_order import do_order, error
 from tests.support.gateway import RunningGateway, running_gateway

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.domain.idempotency import DERIVED_ORDER, DO_ORDER, PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId
+from switchyard.domain.orders.keys import DERIVED_ORDER, DO_ORDER, PLACE_ORDER, KeyEntry
 from tests.support.do_order import RESTING, do_order
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.venue_process import VenueProcess

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from switchyard.domain.errors import OutcomeUnknown, RunnerDown
-from switchyard.domain.pdca.metric_names import METRICS
-from switchyard.domain.pdca.requests import Filter, ItemResult, RecheckRequest
-from switchyard.domain.pdca.strategies import Capital, MetricValue, StrategyBody, Threshold
+from switchyard.domain.strategies.registry import METRICS, Capital, MetricValue, StrategyBody, Threshold
+from switchyard.domain.strategies.requests import Filter, ItemResult, RecheckRequest
 from switchyard.ports.pdca import NewArtifact, PdcaUnavailable
 from tests.support.gateway import running_gateway
 from tests.support.pdca import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.domain.pdca.requests import Filter
-from switchyard.domain.pdca.strategies import StrategyKey, tenant_of_client
+from switchyard.domain.strategies.registry import StrategyKey, tenant_of_client
+from switchyard.domain.strategies.requests import Filter
 from tests.support.gateway import CheckedResponse, running_gateway
 from tests.support.pdca import FILLS, NOW, RECHECK, RESULT, a_recheck, add_strategies, strategy_key
 from tests.support.pdca_client import PdcaClient

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.domain.ids import AccountId
-from switchyard.domain.kills import REPEATED_EXECUTIONS
+from switchyard.domain.risk.kills import REPEATED_EXECUTIONS
 from switchyard.flow.kill.switch import KillRequest
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.polling import until

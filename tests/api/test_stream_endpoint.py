@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.domain.events import JournalEvent, encode
 from switchyard.domain.ids import OrderId
-from switchyard.domain.orders import snapshot
+from switchyard.domain.journal.events import JournalEvent, encode
+from switchyard.domain.orders.order import snapshot
 from switchyard.ports.queries import Queries
 from tests.support.polling import until
 from tests.support.stream_server import ANN, BOB, get, serving

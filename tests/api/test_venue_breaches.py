@@ -14,7 +14,7 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.outcomes import FINAL_ERRORS, FinalErrors
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.domain.ids import VenueName
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, Ambiguous, Capabilities, VenueRejected, VenueUnavailable
 from tests.support.polling import until
 from tests.support.venue_orders import an_order, open_orders, read_reports, unlocated

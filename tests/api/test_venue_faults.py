@@ -11,7 +11,7 @@ import pytest
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS, HttpVenue
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import (
     Accepted,
     Ambiguous,

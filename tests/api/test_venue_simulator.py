@@ -14,8 +14,8 @@ import pytest
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.order_kinds import ALL_KINDS
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.orders.order import ALL_KINDS
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.ports.venue import Accepted, Capabilities
 from tests.support.process import run_command
 from tests.support.venue_orders import an_order, bare, open_orders, read_reports

@@ -5,8 +5,6 @@ from itertools import count
 from typing import Any
 
 from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.domain.cancel_all import ORDERS_MAX, CancelAllRequest
-from switchyard.domain.changes import Change
 from switchyard.domain.decisions import (
     apply_report,
     begin_attempt,
@@ -16,7 +14,9 @@ from switchyard.domain.decisions import (
     request_cancel,
 )
 from switchyard.domain.ids import AccountId, VenueName
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.closing import ORDERS_MAX, CancelAllRequest
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.ports.accounts import UnfinishedFilter
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database

@@ -14,8 +14,8 @@ from switchyard.adapters.airflow.runner import AirflowRunner
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.errors import RunnerDown
-from switchyard.domain.pdca.requests import Tally
-from switchyard.domain.pdca.strategies import StrategyBody
+from switchyard.domain.strategies.registry import StrategyBody
+from switchyard.domain.strategies.requests import Tally
 from switchyard.flow.pdca.dispatch import ENDED_GRACE, Dispatch
 from switchyard.ports.pdca import StoredRequest
 from switchyard.ports.runner import RunConflict

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
-from switchyard.domain.amends import Amend, last_id
-from switchyard.domain.idempotency import AMEND_ORDER
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.amends import Amend, last_id
+from switchyard.domain.orders.keys import AMEND_ORDER
+from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import VenueOrder
 from tests.support.build import VENUE, WORKER, an_entry
 from tests.support.databases import Database

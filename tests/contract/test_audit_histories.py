@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from switchyard.adapters.memory.journal import MemoryJournal
-from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.journal.changes import Change, Cursor
 from tests.support.audit_fixture import AuditFixture, audit_fixture
 
 

@@ -12,14 +12,14 @@ import pytest
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.domain.bus import BusEvent, Place, SourcePosition
-from switchyard.domain.changes import Change
+from switchyard.domain.accounts.positions import Position
+from switchyard.domain.books.entries import parse_entry
 from switchyard.domain.decisions import apply_report
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.domain.ledger.entries import parse_entry
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position
-from switchyard.domain.risk.reservations import Terms
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.lines import BusEvent, Place, SourcePosition
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.risk.claims import Terms
 from switchyard.flow.backoffice.check import Differences, check_ledger, compare_ledgers, read_events_of
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JOURNAL, JournalBus, JournalSource

@@ -10,16 +10,15 @@ import msgspec
 import pytest
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.changes import Change, Committed, Conflict
+from switchyard.domain.accounts.positions import Position
 from switchyard.domain.decisions import apply_report, begin_attempt, record_doubt, request_cancel
 from switchyard.domain.ids import AccountId, OrderId, order_id
-from switchyard.domain.lines import AuditLine
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position
-from switchyard.domain.replay import Replay
-from switchyard.domain.risk.claims import Breach, Claim, Limits
+from switchyard.domain.journal.changes import Change, Committed, Conflict
+from switchyard.domain.journal.lines import AuditLine
+from switchyard.domain.journal.replay import Replay
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.risk.claims import Breach, Claim, Limits, Terms
 from switchyard.domain.risk.exposure import CurrencyReserve, SymbolExposure, Totals
-from switchyard.domain.risk.reservations import Terms
 from switchyard.ports.journal import PAGE_MAX
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database

@@ -12,8 +12,6 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.domain.amends import Amend, last_id, open_amend
-from switchyard.domain.changes import Change, Committed, Outcome
 from switchyard.domain.decisions import (
     apply_report,
     record_amend_refused,
@@ -22,13 +20,14 @@ from switchyard.domain.decisions import (
     request_cancel,
 )
 from switchyard.domain.errors import RequestError
-from switchyard.domain.idempotency import AMEND_ORDER
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.risk.claims import Claim, Limits
+from switchyard.domain.journal.changes import Change, Committed, Outcome
+from switchyard.domain.orders.amends import Amend, last_id, open_amend
+from switchyard.domain.orders.keys import AMEND_ORDER
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.risk.claims import Claim, Limits, reserved
 from switchyard.domain.risk.exposure import summed
-from switchyard.domain.risk.reservations import reserved
 from tests.support.build import a_report, an_accept, an_entry
 from tests.support.databases import Database, run_sql
 from tests.support.postgres import PostgresServer

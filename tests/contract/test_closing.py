@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.domain.changes import Committed
 from switchyard.domain.decisions import apply_report, request_cancel
 from switchyard.domain.errors import IdempotencyConflict, NotFound, PositionClosing, PositionMoved, RequestError
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order, Side
+from switchyard.domain.journal.changes import Committed
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import Order, Side
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
 from switchyard.flow.intake.closing import EXACT_TRIES, TRIES_MAX
 from switchyard.flow.intake.requests import Placement

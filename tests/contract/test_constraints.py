@@ -6,12 +6,12 @@ from decimal import Decimal
 import pytest
 
 from switchyard.adapters.memory.clock import START
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, account_total
 from switchyard.domain.decisions import apply_report
-from switchyard.domain.do_order import do_order_request
 from switchyard.domain.errors import BrokerFailed, ConstraintViolated
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName
-from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.orders.do_order import do_order_request
 from switchyard.flow.risk.constraints import Constraints
 from tests.support.build import ACCOUNT, VENUE, a_report, an_accept, state_after
 from tests.support.databases import Database

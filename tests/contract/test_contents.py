@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import AccountId
-from switchyard.domain.orders import OrderRequest
+from switchyard.domain.journal.changes import Change, Outcome
+from switchyard.domain.orders.order import OrderRequest
 from switchyard.flow.intake.reap import Reaper
 from switchyard.flow.risk.contents import RecentContents
 from switchyard.telemetry.metrics import Metrics

@@ -7,8 +7,8 @@ import pytest
 
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.domain.changes import Committed
 from switchyard.domain.errors import JournalBroken, JournalUnavailable
+from switchyard.domain.journal.changes import Committed
 from tests.support.build import an_accept
 from tests.support.disk import FailingDisk
 

@@ -12,23 +12,21 @@ import pytest
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
-from switchyard.domain.amends import Amend, last_id
-from switchyard.domain.best_execution import Candidate, Wanted, ranked
-from switchyard.domain.changes import Change
-from switchyard.domain.events import EventType
-from switchyard.domain.explain import EVENTS_MAX, Explanation, explain_order
-from switchyard.domain.explain.renderers import OF_NO_ORDER, RENDERERS
-from switchyard.domain.explain.words import CODES
-from switchyard.domain.facts import DecisionFact, Quote, RouteFact
-from switchyard.domain.idempotency import AMEND_ORDER, CLOSE_POSITION
+from switchyard.domain.accounts.positions import apply_fill
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
-from switchyard.domain.orders import OrderRequest
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import apply_fill
-from switchyard.domain.reasons import EndReason, SendCode
-from switchyard.domain.reports import ReportStatus
-from switchyard.domain.risk.reasons import Violation
-from switchyard.domain.risk.reservations import Terms
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.events import EventType
+from switchyard.domain.journal.facts import DecisionFact, Quote, RouteFact
+from switchyard.domain.market.routing import Candidate, Wanted, ranked
+from switchyard.domain.orders.amends import Amend, last_id
+from switchyard.domain.orders.explain import CODES, EVENTS_MAX, OF_NO_ORDER, RENDERERS, Explanation, explain_order
+from switchyard.domain.orders.keys import AMEND_ORDER, CLOSE_POSITION
+from switchyard.domain.orders.order import OrderRequest
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reasons import EndReason, SendCode
+from switchyard.domain.orders.reports import ReportStatus
+from switchyard.domain.risk.checks import Violation
+from switchyard.domain.risk.claims import Terms
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_entry, an_order_id
 from tests.support.journal_checks import commit
 from tests.support.record import check_text

@@ -9,7 +9,7 @@ from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.domain.signed_head import SignedHead, parse_head
+from switchyard.domain.journal.lines import SignedHead, parse_head
 from switchyard.flow.readers.head import HeadKeeper
 from switchyard.ports.epochs import EPOCH_GAP
 from tests.support.audit_fixture import KEY, AuditFixture

@@ -19,9 +19,9 @@ from switchyard.adapters.venues.http.outcomes import decoded
 from switchyard.adapters.venues.http.transport import Pool
 from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS, HttpVenue
 from switchyard.adapters.venues.wire import OrderResponse, Report, encode
-from switchyard.domain.amends import Amend
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import (
     SEND_LIMIT,
     Accepted,

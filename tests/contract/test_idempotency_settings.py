@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from switchyard.domain.derived_keys import KeyParts
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import AccountId
+from switchyard.domain.orders.keys import KeyParts
 from switchyard.entrypoints.cli.reference import settings_page
 from switchyard.settings import IDEMPOTENCY_SETTINGS, IdempotencySettings, load_settings
 

@@ -7,14 +7,13 @@ import msgspec
 import pytest
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.chain import head_text, stamp
-from switchyard.domain.changes import Change, Committed, Conflict, Cursor
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, unmatched_report
 from switchyard.domain.errors import GroupRejected
-from switchyard.domain.events import SYSTEM_ACCOUNT, event
-from switchyard.domain.facts import CutFact
 from switchyard.domain.ids import AccountId, WorkerId
-from switchyard.domain.lines import data_of, parse_line
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Cursor
+from switchyard.domain.journal.events import SYSTEM_ACCOUNT, event
+from switchyard.domain.journal.facts import CutFact
+from switchyard.domain.journal.lines import data_of, head_text, parse_line, stamp
 from switchyard.ports.epochs import EPOCH_GAP
 from switchyard.ports.journal import Epoch, Head, Journal
 from tests.support.build import WORKER, a_report, an_accept, numbered, state_after

@@ -20,9 +20,9 @@ from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.connections import connect
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.open_files import OpenFiles
-from switchyard.domain.bus import Place
-from switchyard.domain.changes import Cursor
 from switchyard.domain.errors import HistoryMismatch, JournalBroken
+from switchyard.domain.journal.changes import Cursor
+from switchyard.domain.journal.lines import Place
 from switchyard.flow.history.verify import ChainBroken, ChainWalk
 from switchyard.ports.epochs import EPOCH_GAP
 from switchyard.ports.journal import Head, Journal

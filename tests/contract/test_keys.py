@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.decisions import request_cancel
-from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId
+from switchyard.domain.journal.changes import Change, Conflict
+from switchyard.domain.orders.keys import PLACE_ORDER, KeyEntry
 from tests.support.build import ACCOUNT, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit

@@ -10,12 +10,12 @@ import pytest
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Conflict
 from switchyard.domain.errors import GroupRejected, KillCleared
 from switchyard.domain.ids import KillId
-from switchyard.domain.kills import Kill
-from switchyard.domain.lines import parse_line
-from switchyard.domain.replay import Replay, ReplayMismatch
+from switchyard.domain.journal.changes import Change, Committed, Conflict
+from switchyard.domain.journal.lines import parse_line
+from switchyard.domain.journal.replay import Replay, ReplayMismatch
+from switchyard.domain.risk.kills import Kill
 from switchyard.ports.journal import Journal
 from tests.support.build import WORKER, an_accept, an_entry, an_order_id, state_after
 from tests.support.databases import Database

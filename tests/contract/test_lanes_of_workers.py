@@ -11,7 +11,7 @@ from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.lanes import PostgresLanes
 from switchyard.domain.errors import DifferentDeclarations
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import LANES
+from switchyard.domain.orders.outbox import LANES
 from tests.support.databases import Database
 from tests.support.stepped import step_server_clock
 

@@ -13,11 +13,11 @@ from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
 from switchyard.adapters.memory.clock import START
 from switchyard.bootstrap.new_books import NewSchema
-from switchyard.domain.bus import Offset, Place
+from switchyard.domain.books.entries import fill_entry_id, parse_entry
+from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.entries import fill_entry_id, parse_entry
-from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.domain.journal.lines import Offset, Place
 from switchyard.ports.ledger import EntryFilter, LedgerBroken, LedgerUnavailable, OwnershipLost
 from tests.support.ledgers import Ledgers
 from tests.support.postgres import PostgresServer

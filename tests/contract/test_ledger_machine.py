@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from switchyard.bootstrap.books import OpenBooks
+from switchyard.domain.books.entries import fill_entry_id
+from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.entries import fill_entry_id
-from switchyard.domain.ledger.manual import ManualEntry
-from switchyard.domain.orders import Side
+from switchyard.domain.orders.order import Side
 from switchyard.flow.backoffice.check import Differences, compare_ledgers, read_events_of
 from switchyard.flow.backoffice.rebuild import Carried, rebuild
 from tests.support.ledgers import opened_ledgers

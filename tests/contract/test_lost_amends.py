@@ -11,16 +11,16 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
-from switchyard.domain.amends import Amend, current_id, last_id, open_amend
-from switchyard.domain.changes import Committed
-from switchyard.domain.idempotency import AMEND_ORDER
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.kills import Kill
-from switchyard.domain.lines import AuditLine
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import MayBeLost, OrderState, OutboxRow, never_lost
-from switchyard.domain.replay import Replay
-from switchyard.domain.reports import ExecutionReport, ReportStatus
+from switchyard.domain.journal.changes import Committed
+from switchyard.domain.journal.lines import AuditLine
+from switchyard.domain.journal.replay import Replay
+from switchyard.domain.orders.amends import Amend, current_id, last_id, open_amend
+from switchyard.domain.orders.keys import AMEND_ORDER
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import MayBeLost, OrderState, OutboxRow, never_lost
+from switchyard.domain.orders.reports import ExecutionReport, ReportStatus
+from switchyard.domain.risk.kills import Kill
 from switchyard.flow.executions.recall import StrayRecall
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.resolve import Resolver

@@ -13,8 +13,8 @@ from switchyard.adapters.memory.clock import START
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.reader import Reader
-from switchyard.domain.changes import Committed, Conflict, Outcome
 from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
+from switchyard.domain.journal.changes import Committed, Conflict, Outcome
 from tests.support.build import an_accept
 from tests.support.journal_checks import commit, verified
 from tests.support.polling import until

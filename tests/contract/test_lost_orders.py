@@ -11,17 +11,17 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
-from switchyard.domain.amends import current_id
-from switchyard.domain.changes import Change, Committed
-from switchyard.domain.idempotency import DO_ORDER
 from switchyard.domain.ids import KillId, VenueClientOrderId, VenueName
-from switchyard.domain.kills import Kill
-from switchyard.domain.lines import AuditLine
-from switchyard.domain.orders import Order, Side
-from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.domain.replay import Replay
-from switchyard.domain.reports import ExecutionReport, ReportStatus
-from switchyard.domain.risk.reservations import Terms
+from switchyard.domain.journal.changes import Change, Committed
+from switchyard.domain.journal.lines import AuditLine
+from switchyard.domain.journal.replay import Replay
+from switchyard.domain.orders.amends import current_id
+from switchyard.domain.orders.keys import DO_ORDER
+from switchyard.domain.orders.order import Order, Side
+from switchyard.domain.orders.outbox import OrderState, OutboxRow
+from switchyard.domain.orders.reports import ExecutionReport, ReportStatus
+from switchyard.domain.risk.claims import Terms
+from switchyard.domain.risk.kills import Kill
 from switchyard.flow.executions.recall import StrayRecall
 from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.sending.answering import VenueWatch

@@ -5,7 +5,7 @@ import asyncio
 import asyncpg
 
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.domain.changes import Change, Cursor
+from switchyard.domain.journal.changes import Change, Cursor
 from tests.support.build import an_accept
 from tests.support.journal_checks import commit
 from tests.support.polling import until

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.changes import Change, Committed
 from switchyard.domain.decisions import request_cancel
 from switchyard.domain.ids import OrderId, order_id, ulid_milliseconds
+from switchyard.domain.journal.changes import Change, Committed
 from switchyard.domain.risk.claims import Claim, Limits
 from tests.contract.test_claims_random import forget_totals
 from tests.support.build import ACCOUNT, an_accept, state_after

@@ -13,7 +13,6 @@ from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.domain.changes import Change, Committed, Cursor, merged
 from switchyard.domain.decisions import (
     begin_attempt,
     record_doubt,
@@ -23,7 +22,8 @@ from switchyard.domain.decisions import (
     unmatched_report,
 )
 from switchyard.domain.ids import OrderId, VenueName
-from switchyard.domain.outbox import LANES, OutboxRow
+from switchyard.domain.journal.changes import Change, Committed, Cursor, merged
+from switchyard.domain.orders.outbox import LANES, OutboxRow
 from switchyard.ports.outbox import Due, OutboxQueries, QueueHead
 from switchyard.ports.outbox_listing import OutboxListing
 from tests.support.build import VENUE, WORKER, a_report, an_accept, numbered, state_after

@@ -21,8 +21,8 @@ from switchyard.adapters.venues.paper.settlement import BUSY
 from switchyard.adapters.venues.paper.store import Store
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.risk.trading_day import TradingDay
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.risk.claims import TradingDay
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRejected, VenueUnavailable
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, read_reports
 

@@ -12,9 +12,10 @@ import pytest
 from switchyard.adapters.pdca.queue import _CLAIMABLE
 from switchyard.adapters.pdca.requests import _POSITIONS
 from switchyard.adapters.pdca.store import SqlPdcaStore
-from switchyard.domain.bus import Place
 from switchyard.domain.errors import HistoryMismatch, IdempotencyConflict, InvalidField
-from switchyard.domain.pdca.requests import (
+from switchyard.domain.journal.lines import Place
+from switchyard.domain.strategies.registry import MetricValue, StrategyBody
+from switchyard.domain.strategies.requests import (
     ARTIFACT_BYTES_MAX,
     ATTEMPTS_MAX,
     Filter,
@@ -24,7 +25,6 @@ from switchyard.domain.pdca.requests import (
     RunnerInfo,
     Tally,
 )
-from switchyard.domain.pdca.strategies import MetricValue, StrategyBody
 from switchyard.ports.pdca import (
     LostFence,
     NewArtifact,

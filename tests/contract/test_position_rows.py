@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.changes import Change, Committed, Conflict, merged
+from switchyard.domain.accounts.positions import Position
 from switchyard.domain.decisions import apply_report
-from switchyard.domain.money import EXACT, canonical
-from switchyard.domain.positions import Position
+from switchyard.domain.journal.changes import Change, Committed, Conflict, merged
+from switchyard.domain.values import EXACT, canonical
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Queries
 from tests.support.build import ACCOUNT, a_report, an_accept, numbered, state_after

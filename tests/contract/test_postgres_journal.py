@@ -11,13 +11,12 @@ import pytest
 
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.domain.changes import Change, Committed, Conflict, merged
 from switchyard.domain.decisions import apply_report, begin_attempt, record_result, set_kill, unmatched_report
 from switchyard.domain.errors import GroupRejected
 from switchyard.domain.ids import KillId, WorkerId
-from switchyard.domain.kills import Kill
-from switchyard.domain.risk.claims import Claim, Limits
-from switchyard.domain.risk.reservations import Terms
+from switchyard.domain.journal.changes import Change, Committed, Conflict, merged
+from switchyard.domain.risk.claims import Claim, Limits, Terms
+from switchyard.domain.risk.kills import Kill
 from tests.support.build import VENUE, a_report, an_accept, state_after
 from tests.support.journal_checks import commit, verified
 from tests.support.polling import until

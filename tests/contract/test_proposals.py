@@ -10,11 +10,11 @@ import pytest
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, account_total
 from switchyard.domain.errors import GroupRejected, OutcomeUnknown
 from switchyard.domain.ids import OrderId
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import decide_all
 from switchyard.ports.journal import Journal

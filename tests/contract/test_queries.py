@@ -8,11 +8,11 @@ import pytest
 
 from switchyard.adapters.memory.clock import START
 from switchyard.bootstrap.databases import DatabaseQueries
-from switchyard.domain.changes import Change
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, request_cancel
-from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.queries import OrderFilter
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after

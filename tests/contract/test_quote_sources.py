@@ -16,7 +16,7 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.domain.ids import VenueName
-from switchyard.domain.instruments import Catalogue
+from switchyard.domain.market.instruments import Catalogue
 from switchyard.flow.quotes import PolledQuotes
 from switchyard.ports.clock import Clock
 from switchyard.ports.quote_source import QuoteSource

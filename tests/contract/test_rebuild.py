@@ -23,17 +23,17 @@ from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
 from switchyard.bootstrap import audit_files
 from switchyard.domain import decisions
-from switchyard.domain.amends import Amend, last_id
-from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.domain.idempotency import AMEND_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId, KillId, OrderId, VenueClientOrderId, VenueName, WorkerId
-from switchyard.domain.kills import Kill
-from switchyard.domain.orders import OrderRequest
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.replay import ReplayMismatch
-from switchyard.domain.reports import ExecutionReport
-from switchyard.domain.risk.reasons import Violation, violation_of
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.journal.replay import ReplayMismatch
+from switchyard.domain.orders.amends import Amend, last_id
+from switchyard.domain.orders.keys import AMEND_ORDER, KeyEntry
+from switchyard.domain.orders.order import OrderRequest
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.risk.checks import Violation, violation_of
+from switchyard.domain.risk.kills import Kill
 from switchyard.flow.history.replay import NotEmpty, live_digest, replay
 from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.history.verify import ChainBroken

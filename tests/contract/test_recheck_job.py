@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.domain.bus import Offset, bus_event
+from switchyard.domain.books.entries import fill_entry_id
+from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.errors import OutcomeUnknown
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.entries import fill_entry_id
-from switchyard.domain.ledger.manual import ManualEntry
-from switchyard.domain.pdca.metric_names import MetricName
-from switchyard.domain.pdca.metrics.health import Minimum
-from switchyard.domain.pdca.requests import (
+from switchyard.domain.journal.lines import Offset, bus_event
+from switchyard.domain.strategies.metrics import Minimum
+from switchyard.domain.strategies.registry import MetricName, StrategyBody, Threshold, tenant_of_client
+from switchyard.domain.strategies.requests import (
     ATTEMPTS_MAX,
     ItemError,
     ItemResult,
@@ -27,7 +27,6 @@ from switchyard.domain.pdca.requests import (
     Tally,
     Window,
 )
-from switchyard.domain.pdca.strategies import StrategyBody, Threshold, tenant_of_client
 from switchyard.flow.kill.switch import KillRequest
 from switchyard.flow.pdca import worker as worker_module
 from switchyard.flow.pdca.worker import LEASE

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
 from switchyard.domain.decisions import (
     apply_report,
     begin_attempt,
@@ -18,10 +19,9 @@ from switchyard.domain.decisions import (
 )
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import AccountId, VenueName
-from switchyard.domain.lines import parse_line
-from switchyard.domain.positions import ACCOUNT_TOTAL
-from switchyard.domain.replay import Replay
-from switchyard.domain.reports import ExecutionIdScope
+from switchyard.domain.journal.lines import parse_line
+from switchyard.domain.journal.replay import Replay
+from switchyard.domain.orders.reports import ExecutionIdScope
 from switchyard.ports.accounts import UnfinishedFilter
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database

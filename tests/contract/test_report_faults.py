@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.money import ZERO
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.reports import ExecType
+from switchyard.domain.journal.changes import Change, Cursor
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecType
+from switchyard.domain.values import ZERO
 from switchyard.flow.executions import record
 from switchyard.flow.executions.ended import LAG
 from switchyard.flow.executions.sync import VenueSync

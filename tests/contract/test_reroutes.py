@@ -8,12 +8,12 @@ import pytest
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Conflict, merged
 from switchyard.domain.ids import KillId, VenueName
-from switchyard.domain.kills import Kill
-from switchyard.domain.lines import parse_line
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.replay import Replay, ReplayMismatch
+from switchyard.domain.journal.changes import Change, Conflict, merged
+from switchyard.domain.journal.lines import parse_line
+from switchyard.domain.journal.replay import Replay, ReplayMismatch
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.risk.kills import Kill
 from tests.support.build import VENUE, WORKER, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit, verified
@@ -80,7 +80,7 @@ async def test_a_replay_finds_an_order_in_doubt_that_was_moved(
     await commit(database.journal, begun)
     sending = await stored(database, begun)
     await commit(database.journal, decisions.record_doubt(sending, sending.outbox[0], "NETWORK_TIMEOUT", None, START))
-    monkeypatch.setattr("switchyard.domain.decisions.moves.may_move", lambda _: True)  # the planted bug
+    monkeypatch.setattr("switchyard.domain.decisions.attempts.may_move", lambda _: True)  # the planted bug
     await commit(database.journal, a_move(await stored(database, begun)))
 
     with pytest.raises(ReplayMismatch, match="was moved although it may be at sim"):

@@ -9,12 +9,12 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from switchyard.domain.changes import Execution
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import VenueName
-from switchyard.domain.lines import parse_line
-from switchyard.domain.positions import ACCOUNT_TOTAL
-from switchyard.domain.replay import Replay
+from switchyard.domain.journal.changes import Execution
+from switchyard.domain.journal.lines import parse_line
+from switchyard.domain.journal.replay import Replay
 from switchyard.flow.executions.record import CURSOR_SECONDS
 from switchyard.ports.queries import Queries
 from tests.support.build import ACCOUNT, an_accept

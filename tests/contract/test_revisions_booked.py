@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from switchyard.domain.bus import BusEvent, Offset
+from switchyard.domain.books.entries import Adoption, LedgerEntry, fill_entry_id, parse_entry
+from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.accounts import Adoption
-from switchyard.domain.ledger.entries import LedgerEntry, fill_entry_id, parse_entry
-from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.domain.journal.lines import BusEvent, Offset
 from switchyard.flow.backoffice.check import Differences, compare_ledgers
 from switchyard.flow.backoffice.rebuild import Carried, rebuild
 from switchyard.ports.ledger import EntryFilter, EntryKey, Ledger

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from switchyard.domain.errors import SettingError
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.risk.limits import RiskLimits
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.risk.checks import RiskLimits
 from switchyard.settings import load_settings
 from switchyard.settings.risk import RISK_SETTINGS, risk_of
 

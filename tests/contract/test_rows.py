@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.changes import Change
 from switchyard.domain.decisions import (
     apply_report,
     begin_attempt,
@@ -16,9 +15,10 @@ from switchyard.domain.decisions import (
     record_unsent,
     request_cancel,
 )
-from switchyard.domain.idempotency import PLACE_ORDER
-from switchyard.domain.money import EXACT, canonical
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.keys import PLACE_ORDER
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.values import EXACT, canonical
 from switchyard.ports.journal import Journal
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, numbered, state_after
 from tests.support.databases import Database

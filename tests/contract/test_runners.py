@@ -17,8 +17,8 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.bootstrap.rechecks import work_through
 from switchyard.domain.errors import RunnerDown
-from switchyard.domain.pdca.requests import RecheckRequest
-from switchyard.domain.pdca.strategies import StrategyBody
+from switchyard.domain.strategies.registry import StrategyBody
+from switchyard.domain.strategies.requests import RecheckRequest
 from switchyard.flow.pdca.embedded import EmbeddedRunner
 from switchyard.flow.wake import Wake
 from switchyard.ports.runner import Run, Runner, RunState

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from switchyard.adapters.memory.clock import ManualClock
-from switchyard.domain.changes import Change, Outcome
+from switchyard.domain.journal.changes import Change, Outcome
 from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.health.breaker import VenueBreaker
 from switchyard.flow.health.shared import REPEAT_SECONDS, STALE, HealthReader, HealthWriter

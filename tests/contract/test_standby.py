@@ -14,11 +14,11 @@ from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.reader import CONNECTIONS_MAX, Reader
-from switchyard.domain.changes import Change
+from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
-from switchyard.domain.idempotency import CANCEL_ALL, PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.keys import CANCEL_ALL, PLACE_ORDER, KeyEntry
 from switchyard.ports.accounts import UnfinishedFilter
 from switchyard.ports.ledger import LedgerUnavailable
 from switchyard.ports.pdca import PdcaUnavailable

@@ -11,12 +11,12 @@ import pytest
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.pdca.store import SqlPdcaStore
-from switchyard.domain.bus import Place
-from switchyard.domain.do_order import as_order, do_order_request
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.pdca.strategies import StrategyKey
+from switchyard.domain.journal.lines import Place
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.do_order import as_order, do_order_request
+from switchyard.domain.strategies.registry import StrategyKey
 from switchyard.flow.registry.follower import EVENTS_MAX, KNOWN_SECONDS, PAUSE_SECONDS_MAX, StrategyFollower
 from switchyard.ports.pdca import PdcaStore, Registered, StrategyQuery
 from switchyard.settings import load_settings

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import begin_attempt, record_doubt, record_sent, request_cancel
-from switchyard.domain.lines import data_of, decode_report_fact
-from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.reports import ReportStatus
+from switchyard.domain.journal.lines import data_of, decode_report_fact
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ReportStatus
+from switchyard.domain.values import ZERO
 from switchyard.flow.executions import sweep
 from switchyard.flow.executions.cancels import CANCEL_SECONDS, CANCELS_MAX
 from switchyard.flow.executions.ended import LAG

@@ -13,11 +13,11 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues._template import TemplateVenue
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
-from switchyard.domain.amends import Amend
-from switchyard.domain.idempotency import AMEND_ORDER
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.order_kinds import ALL_KINDS
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.keys import AMEND_ORDER
+from switchyard.domain.orders.order import ALL_KINDS
 from switchyard.ports.venue import Accepted, AmendMode, Capabilities, Venue, VenueAmend, VenueRejected
 from tests.support.venue_orders import an_order, open_orders, read_reports
 from tests.support.venue_process import VenueProcess

@@ -14,7 +14,7 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.bootstrap.venues import credentials_of, declared_capabilities, names_at
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, VenueRejected
 from switchyard.settings import VenueSettings, load_settings
 from tests.support.scripted_server import Reply, ScriptedServer, reply, scripted_server

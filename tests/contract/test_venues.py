@@ -17,10 +17,10 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.statement import PaperStatement
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.money import ZERO
-from switchyard.domain.order_kinds import ALL_KINDS
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.order import ALL_KINDS
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.values import ZERO
 from switchyard.ports.statement import VenueStatement
 from switchyard.ports.venue import Accepted, Capabilities, Unsent, Venue, VenueOrder, VenueRejected, VenueUnavailable
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, open_orders, read_reports

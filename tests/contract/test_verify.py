@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile, head_path_of
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.chain import GENESIS, head_text, link, stamp
-from switchyard.domain.events import SYSTEM_ACCOUNT, event
-from switchyard.domain.facts import CutFact
-from switchyard.domain.lines import LINE_BYTES_MAX
-from switchyard.domain.signed_head import SignedHead
+from switchyard.domain.journal.events import SYSTEM_ACCOUNT, event
+from switchyard.domain.journal.facts import CutFact
+from switchyard.domain.journal.lines import GENESIS, LINE_BYTES_MAX, SignedHead, head_text, link, stamp
 from switchyard.flow.history.verify import AuditReport, verify_audit
 
 KEY = b"a key that only the operators have"

@@ -5,8 +5,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from switchyard.domain.changes import Change
-from switchyard.domain.idempotency import PLACE_ORDER
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.keys import PLACE_ORDER
 from tests.support.build import ACCOUNT, an_accept
 from tests.support.databases import SqlDatabase, run_sql
 from tests.support.journal_checks import commit

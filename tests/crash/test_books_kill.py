@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from switchyard.domain.instruments import DEFAULT_INSTRUMENTS
+from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS
 from tests.support.books import KEEPS_BOOKS, read_books
 from tests.support.cluster import Cluster
 from tests.support.evidence import tool_settings

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import OrderId
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.commit.sequencer import decide
 from tests.support.build import a_report
 from tests.support.cluster import Cluster

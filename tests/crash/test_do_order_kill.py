@@ -10,8 +10,8 @@ import pytest
 
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.domain.idempotency import DO_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId
+from switchyard.domain.orders.keys import DO_ORDER, KeyEntry
 from tests.support.cluster import Cluster
 from tests.support.databases import Database
 from tests.support.do_order import PATIENT, error, post

@@ -11,7 +11,7 @@ from pathlib import Path
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.domain.ids import VenueName
-from switchyard.domain.instruments import Catalogue
+from switchyard.domain.market.instruments import Catalogue
 from switchyard.ports.venue import Accepted
 from tests.support.process import clean_environment
 from tests.support.venue_orders import an_order, read_reports

@@ -14,7 +14,7 @@ import aiohttp
 import asyncpg
 import pytest
 
-from switchyard.domain.outbox import LANES
+from switchyard.domain.orders.outbox import LANES
 from switchyard.ports.liveness import KERNEL_HOLD
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
 from tests.support.cluster import Cluster

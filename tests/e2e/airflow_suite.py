@@ -15,7 +15,7 @@ from switchyard.adapters.airflow.runner import AirflowRunner
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.errors import RunnerDown
-from switchyard.domain.pdca.strategies import StrategyBody
+from switchyard.domain.strategies.registry import StrategyBody
 from switchyard.ports.runner import RunConflict
 from switchyard.telemetry.metrics import Metrics
 from tests.contract.test_runners import (

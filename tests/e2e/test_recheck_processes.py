@@ -12,8 +12,8 @@ import pytest
 
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.domain.pdca.requests import RecheckItem
-from switchyard.domain.pdca.strategies import StrategyBody
+from switchyard.domain.strategies.registry import StrategyBody
+from switchyard.domain.strategies.requests import RecheckItem
 from tests.support.books import KEEPS_BOOKS
 from tests.support.cluster import Cluster
 from tests.support.figures import scrape

@@ -14,8 +14,8 @@ from switchyard.adapters.kafka import topics
 from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.kafka.partition import PartitionSource, topic_id_of
 from switchyard.adapters.kafka.publisher import KafkaPublisher
-from switchyard.domain.bus import BusEvent, Offset, bus_event
 from switchyard.domain.errors import CannotStart
+from switchyard.domain.journal.lines import BusEvent, Offset, bus_event
 from switchyard.flow.bus.previous import PreviousEvents
 from switchyard.flow.bus.relay import Relay
 from switchyard.flow.wake import Wake

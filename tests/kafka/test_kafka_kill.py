@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from switchyard.domain.instruments import DEFAULT_INSTRUMENTS
+from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS
 from tests.support.books import read_books
 from tests.support.cluster import Cluster
 from tests.support.contract import decoded, problems

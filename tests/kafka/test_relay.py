@@ -1,10 +1,10 @@
 """The relay publishes every event of the journal, in order and with its place, whatever happens to the brokers."""
 
-from switchyard.domain.bus import Place
-from switchyard.domain.changes import Change
-from switchyard.domain.events import SYSTEM_ACCOUNT, event
-from switchyard.domain.facts import CutFact
 from switchyard.domain.ids import WorkerId
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.events import SYSTEM_ACCOUNT, event
+from switchyard.domain.journal.facts import CutFact
+from switchyard.domain.journal.lines import Place
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
 from tests.support.kafka import Kafka, stored_messages

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.otlp.tracer import OtlpTracer
-from switchyard.domain.changes import Change
 from switchyard.domain.decisions import apply_report, begin_attempt
-from switchyard.domain.risk.reservations import Terms
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.risk.claims import Terms
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.traced import EventTraces
 from switchyard.ports.bus import Bus

@@ -8,12 +8,12 @@ from functools import cache, lru_cache
 import msgspec
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
-from switchyard.domain.orders import OrderRequest, TimeInForce
-from switchyard.domain.outbox import OrderState, OutboxRow, is_proven_unsent
-from switchyard.domain.reasons import PROVEN_UNSENT, DoubtCode
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.order import OrderRequest, TimeInForce
+from switchyard.domain.orders.outbox import OrderState, OutboxRow, is_proven_unsent
+from switchyard.domain.orders.reasons import PROVEN_UNSENT, DoubtCode
+from switchyard.domain.orders.reports import ExecutionReport
 from tests.model.state import Assumptions, Record
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -6,7 +6,7 @@ product's own decisions; the rules that are not pure decisions (who may resend, 
 
 from collections.abc import Iterator
 
-from switchyard.domain.lifecycle import is_final
+from switchyard.domain.orders.lifecycle import is_final
 from tests.model.copies import added, in_order, moved, without
 from tests.model.decide import Decisions, new_record
 from tests.model.state import (

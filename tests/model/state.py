@@ -5,10 +5,10 @@ One client intent, one key, one venue. Times are counted in ticks; a tick is lon
 
 from typing import Literal, NamedTuple
 
-from switchyard.domain.lifecycle import Status
-from switchyard.domain.orders import TimeInForce
-from switchyard.domain.outbox import OutboxStatus
-from switchyard.domain.reasons import SendCode
+from switchyard.domain.orders.lifecycle import Status
+from switchyard.domain.orders.order import TimeInForce
+from switchyard.domain.orders.outbox import OutboxStatus
+from switchyard.domain.orders.reasons import SendCode
 from switchyard.ports.venue import Dedupe
 
 # How long a request may stay in each place: with a sender that looks dead, on the hop, in the venue's input.

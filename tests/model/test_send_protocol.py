@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from switchyard.domain.orders import TimeInForce
+from switchyard.domain.orders.order import TimeInForce
 from tests.model.search import search
 from tests.model.state import Assumptions, Budget, Rules
 

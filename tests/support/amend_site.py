@@ -10,17 +10,16 @@ from typing import Any, cast
 import msgspec
 
 from switchyard.domain import decisions
-from switchyard.domain.amends import amend_of, amend_rows, open_amend
-from switchyard.domain.changes import Change
 from switchyard.domain.errors import OutcomeUnknown, RequestError, Unavailable
 from switchyard.domain.ids import OrderId, VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.kills import Kill
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.lines import AuditLine
-from switchyard.domain.replay import Replay
-from switchyard.domain.risk.limit_settings import LimitSettings
-from switchyard.domain.state_digest import state_digest
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.lines import AuditLine, state_digest
+from switchyard.domain.journal.replay import Replay
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.amends import amend_of, amend_rows, open_amend
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.risk.claims import LimitSettings
+from switchyard.domain.risk.kills import Kill
 from switchyard.flow.intake.amends import AmendAnswer, AmendService
 from switchyard.flow.intake.duplicates import DuplicateWatch
 from switchyard.flow.risk.limit_claims import LimitClaims

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from switchyard.domain.amends import Amend, current_id
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Order
-from switchyard.domain.reports import ExecutionReport, ReportStatus
+from switchyard.domain.orders.amends import Amend, current_id
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.reports import ExecutionReport, ReportStatus
+from switchyard.domain.values import ZERO
 from switchyard.ports.venue import (
     Accepted,
     Ambiguous,

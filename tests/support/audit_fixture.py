@@ -13,10 +13,10 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.journal.changes import Change, Outcome
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.flow.history.verify import verify_audit
 from switchyard.flow.readers import audit
 from switchyard.flow.readers.audit import AuditWriter

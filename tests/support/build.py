@@ -8,9 +8,7 @@ from typing import Any
 import msgspec
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.changes import Change
 from switchyard.domain.decisions import accept
-from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import (
     AccountId,
     OrderId,
@@ -20,10 +18,12 @@ from switchyard.domain.ids import (
     order_id,
     venue_client_order_id,
 )
-from switchyard.domain.orders import OrderRequest
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.reports import ExecutionReport, ReportStatus
-from switchyard.domain.risk.reservations import Terms
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.keys import PLACE_ORDER, KeyEntry
+from switchyard.domain.orders.order import OrderRequest
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecutionReport, ReportStatus
+from switchyard.domain.risk.claims import Terms
 
 ACCOUNT = AccountId("acc-1")
 VENUE = VenueName("sim")

@@ -5,8 +5,8 @@ from typing import Any
 
 import aiohttp
 
-from switchyard.domain.idempotency import DO_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId
+from switchyard.domain.orders.keys import DO_ORDER, KeyEntry
 from tests.support.contract import Contract
 from tests.support.gateway import CheckedResponse, RunningGateway
 from tests.support.process import Process

@@ -13,9 +13,9 @@ from datetime import datetime
 from itertools import count
 
 from switchyard.adapters.venues.one_by_one import OneByOne
-from switchyard.domain.changes import Change, Committed, Outcome
-from switchyard.domain.events import EventType
-from switchyard.domain.orders import Order
+from switchyard.domain.journal.changes import Change, Committed, Outcome
+from switchyard.domain.journal.events import EventType
+from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, OnDeparture, SendOutcome, ignore_departure
 from tests.support.wrapped import Forwarding, Wrapped, command, run_wrapped
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import count
 
-from switchyard.domain.amends import Amend
-from switchyard.domain.changes import Change, Committed, Outcome
-from switchyard.domain.events import EventType
-from switchyard.domain.orders import Order
+from switchyard.domain.journal.changes import Change, Committed, Outcome
+from switchyard.domain.journal.events import EventType
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, SendOutcome
 from tests.support.wrapped import Forwarding, Wrapped, command, run_wrapped
 

@@ -3,9 +3,9 @@
 from itertools import count
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.chain import GENESIS, head_text, link, stamp
-from switchyard.domain.changes import Change, Committed
-from switchyard.domain.events import JournalEvent
+from switchyard.domain.journal.changes import Change, Committed
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.journal.lines import GENESIS, head_text, link, stamp
 from switchyard.ports.journal import PAGE_MAX, Journal
 
 _groups = count(1)

@@ -11,11 +11,11 @@ from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.kafka.messages import MessageReader
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.domain.changes import Change
+from switchyard.domain.accounts.positions import Position
 from switchyard.domain.decisions import apply_report
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position
-from switchyard.domain.risk.reservations import Terms
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.risk.claims import Terms
 from switchyard.flow.backoffice.check import LedgerDigest, read_events_of
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource

@@ -11,12 +11,12 @@ from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain import decisions
-from switchyard.domain.amends import Amend
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxRow
+from switchyard.domain.values import ZERO
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.results import OrderResults
 from switchyard.flow.sending.answering import VenueWatch

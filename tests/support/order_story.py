@@ -7,13 +7,8 @@ from typing import Any
 
 import msgspec
 
-from switchyard.domain import decisions, events, facts, orders
-from switchyard.domain.amends import Amend
-from switchyard.domain.best_execution import Candidate, Wanted, ranked
-from switchyard.domain.canonical import digest
-from switchyard.domain.chain import GENESIS, head_text, link, stamp
-from switchyard.domain.changes import Change
-from switchyard.domain.idempotency import AMEND_ORDER, PLACE_ORDER, KeyEntry
+from switchyard.domain import decisions
+from switchyard.domain.accounts.positions import account_total
 from switchyard.domain.ids import (
     AccountId,
     VenueClientOrderId,
@@ -23,12 +18,19 @@ from switchyard.domain.ids import (
     order_id,
     venue_client_order_id,
 )
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.kills import Kill
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import account_total
-from switchyard.domain.reports import ExecutionReport
-from switchyard.domain.risk.reasons import Violation
+from switchyard.domain.journal import events, facts
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.lines import GENESIS, head_text, link, stamp
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.market.routing import Candidate, Wanted, ranked
+from switchyard.domain.orders import order
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.keys import AMEND_ORDER, PLACE_ORDER, KeyEntry
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.risk.checks import Violation
+from switchyard.domain.risk.kills import Kill
+from switchyard.domain.values import digest
 
 ACCOUNT = AccountId("acct-1")
 VENUE = VenueName("sim")
@@ -38,9 +40,9 @@ LIMIT = {"symbol": "BTC", "side": "BUY", "type": "LIMIT", "qty": 2, "price": 640
 MARKET = {"symbol": "BTC", "side": "SELL", "type": "MARKET", "qty": 2}
 
 
-def checked(body: dict[str, Any]) -> orders.OrderRequest:
-    request = msgspec.json.decode(json.dumps(body), type=orders.OrderRequest)
-    return orders.checked(request, Catalogue(allows_unlisted=True))
+def checked(body: dict[str, Any]) -> order.OrderRequest:
+    request = msgspec.json.decode(json.dumps(body), type=order.OrderRequest)
+    return order.checked(request, Catalogue(allows_unlisted=True))
 
 
 def line_of(event: events.Event) -> str:

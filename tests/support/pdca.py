@@ -17,7 +17,14 @@ from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap import Engine
 from switchyard.domain.ids import AccountId
-from switchyard.domain.pdca.requests import (
+from switchyard.domain.strategies.registry import (
+    MetricValue,
+    StrategyBody,
+    StrategyKey,
+    checked_strategy,
+    tenant_of_account,
+)
+from switchyard.domain.strategies.requests import (
     Filter,
     ItemError,
     ItemResult,
@@ -26,13 +33,6 @@ from switchyard.domain.pdca.requests import (
     RunnerInfo,
     RunnerName,
     Window,
-)
-from switchyard.domain.pdca.strategies import (
-    MetricValue,
-    StrategyBody,
-    StrategyKey,
-    checked_strategy,
-    tenant_of_account,
 )
 from switchyard.entrypoints.http.transport.rs256 import issue_pdca_token
 from switchyard.ports.pdca import NewArtifact, PdcaStore

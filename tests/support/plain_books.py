@@ -8,9 +8,9 @@ from fractions import Fraction
 
 import msgspec
 
+from switchyard.domain.books.entries import parse_entry
+from switchyard.domain.books.holdings import WHOLE_ACCOUNT
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.entries import parse_entry
-from switchyard.domain.ledger.holdings import WHOLE_ACCOUNT
 from switchyard.ports.ledger import EntryFilter, Ledger
 from switchyard.ports.ledger_reports import LedgerReports
 

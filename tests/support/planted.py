@@ -13,11 +13,11 @@ import msgspec
 
 from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Outcome
 from switchyard.domain.errors import OutcomeUnknown
 from switchyard.domain.ids import OrderId, WorkerId
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
+from switchyard.domain.journal.changes import Change, Committed, Outcome
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.ports.venue import (
     Ambiguous,
     Capabilities,

@@ -11,19 +11,18 @@ from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.backoffice.lookup import SqliteLedgerLookup
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.pdca.store import SqlPdcaStore
-from switchyard.domain.changes import Change, Committed, Outcome
+from switchyard.domain.accounts.positions import Position
 from switchyard.domain.decisions import accept, apply_report, begin_attempt, record_doubt
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId, KillId, OrderId, venue_client_order_id
-from switchyard.domain.kills import Kill
-from switchyard.domain.orders import OrderRequest
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.pdca.metrics.health import Minimum
-from switchyard.domain.pdca.metrics.inputs import Fill, StrategyOrder
-from switchyard.domain.positions import Position
-from switchyard.domain.reports import ExecutionReport
-from switchyard.domain.risk.reasons import Violation
-from switchyard.domain.risk.reservations import Terms
+from switchyard.domain.journal.changes import Change, Committed, Outcome
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.orders.order import OrderRequest
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.risk.checks import Violation
+from switchyard.domain.risk.claims import Terms
+from switchyard.domain.risk.kills import Kill
+from switchyard.domain.strategies.metrics import Fill, Minimum, StrategyOrder
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.kill.switch import KillRequest, KillSwitch

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
-from switchyard.domain.changes import Change, Committed, Outcome
+from switchyard.domain.accounts.positions import Position
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position
-from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
+from switchyard.domain.journal.changes import Change, Committed, Outcome
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder
 from switchyard.ports.journal import Journal

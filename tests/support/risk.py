@@ -3,13 +3,11 @@
 from decimal import Decimal
 from typing import Any
 
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId, VenueName
-from switchyard.domain.instruments import Instrument
-from switchyard.domain.orders import OrderRequest
-from switchyard.domain.risk.checks import checks_of
-from switchyard.domain.risk.context import OrderContext
-from switchyard.domain.risk.limits import RiskLimits
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import Instrument
+from switchyard.domain.orders.order import OrderRequest
+from switchyard.domain.risk.checks import OrderContext, RiskLimits, checks_of
 
 BTC = Instrument(symbol="BTC", quote="USD", settle="USD")
 QUOTE = Quote(bid=Decimal(99), ask=Decimal(101))

@@ -9,8 +9,8 @@ from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain.ids import OrderId, VenueName, WorkerId
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxStatus
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxStatus
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.executions.inline_reports import InlineReports
 from switchyard.flow.executions.record import Recorder

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from switchyard.domain.amends import Amend
-from switchyard.domain.changes import Change, Committed, Outcome
 from switchyard.domain.errors import GroupRejected, JournalUnavailable, OutcomeUnknown
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName, WorkerId
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.journal.changes import Change, Committed, Outcome
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxRow
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.ports.lanes import NOTHING_DECLARED, LaneShare
 from switchyard.ports.venue import (
     Accepted,

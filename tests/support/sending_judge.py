@@ -6,9 +6,9 @@ from datetime import timedelta
 from itertools import pairwise
 
 from switchyard.adapters.memory.clock import START
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
 from switchyard.domain.ids import OrderId
-from switchyard.domain.orders import ended_unsent
-from switchyard.domain.positions import ACCOUNT_TOTAL
+from switchyard.domain.orders.order import ended_unsent
 from switchyard.flow.sending.sends import line_of
 from switchyard.ports.venue import SEND_LIMIT
 from tests.support.sending_faults import Departure

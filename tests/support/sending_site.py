@@ -11,12 +11,12 @@ from typing import Any, cast
 from switchyard.adapters.memory.clock import SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Conflict
 from switchyard.domain.errors import OrderFinal, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName, WorkerId
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.outbox import OutboxRow, lane_of
-from switchyard.domain.routing import Route, Router
+from switchyard.domain.journal.changes import Change, Committed, Conflict
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.market.routing import Route, Router
+from switchyard.domain.orders.outbox import OutboxRow, lane_of
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.commit.sequencer import Sequencer, decide
 from switchyard.flow.executions.gate import VenueGate

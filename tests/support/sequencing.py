@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from switchyard.adapters.system_clock import SystemRandomness
-from switchyard.domain.changes import Change
+from switchyard.domain.journal.changes import Change
 from switchyard.flow.commit.sequencer import Sequencer
 from switchyard.flow.results import OrderResults
 from switchyard.ports.clock import Clock

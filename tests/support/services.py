@@ -7,8 +7,8 @@ from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.bootstrap import Services
 from switchyard.bootstrap.caches import RATE_WINDOW, Caches
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.routing import Router
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.market.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.commit.sequencer import Sequencer
 from switchyard.flow.health.board import HealthBoard

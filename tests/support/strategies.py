@@ -5,12 +5,10 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.pdca.metrics.compute import Basis, Measured, Slippage, measure
-from switchyard.domain.pdca.metrics.inputs import Fill, StrategyOrder, Window
-from switchyard.domain.pdca.metrics.track import Track
-from switchyard.domain.pdca.strategies import Capital
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.strategies.metrics import Basis, Fill, Measured, Slippage, StrategyOrder, Track, Window, measure
+from switchyard.domain.strategies.registry import Capital
 
 START = datetime(2026, 1, 5, tzinfo=UTC)
 WINDOW = Window(START, START + timedelta(days=5))

@@ -12,12 +12,12 @@ import msgspec
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.memory.queries import MemoryQueries
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed
 from switchyard.domain.errors import JournalUnavailable
-from switchyard.domain.events import Event, JournalEvent, encode
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
-from switchyard.domain.orders import OrderRequest, snapshot
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.journal.changes import Change, Committed
+from switchyard.domain.journal.events import Event, JournalEvent, encode
+from switchyard.domain.orders.order import OrderRequest, snapshot
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.flow.readers.messages import Message
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.readers.subscription import Subscription

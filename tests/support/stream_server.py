@@ -18,11 +18,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
-from switchyard.domain.orders import OrderRequest
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.journal.changes import Change, Committed
+from switchyard.domain.orders.order import OrderRequest
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.entrypoints.http.errors import error_response
 from switchyard.entrypoints.http.streams import StreamEndpoint
 from switchyard.entrypoints.http.transport.protocol import ABORT

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
-from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.decisions import begin_attempt, record_sent
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
+from switchyard.domain.journal.changes import Change, Outcome
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecutionIdScope, ExecutionReport, ReportStatus
+from switchyard.domain.values import ZERO
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import GRACE, Sweeper
 from switchyard.flow.lost_amends import LostAmends

@@ -4,13 +4,12 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from switchyard.domain.bus import BusEvent, Place, SourcePosition, bus_event
-from switchyard.domain.chain import head_text, link, stamp
-from switchyard.domain.events import EventType, JournalEvent, event
-from switchyard.domain.facts import AcceptedFact, AcceptedOrder, OrderChange, OrderFact, ReportFact
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
-from switchyard.domain.money import ONE
-from switchyard.domain.orders import Side
+from switchyard.domain.journal.events import EventType, JournalEvent, event
+from switchyard.domain.journal.facts import AcceptedFact, AcceptedOrder, OrderChange, OrderFact, ReportFact
+from switchyard.domain.journal.lines import BusEvent, Place, SourcePosition, bus_event, head_text, link, stamp
+from switchyard.domain.orders.order import Side
+from switchyard.domain.values import ONE
 from switchyard.ports.source import Page
 
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)

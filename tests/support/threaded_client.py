@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from switchyard.client import AsyncClient, Client, ListedInstrument, RecordedEvent, StreamEvent
-from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.orders.order import OrderSnapshot
 
 T = TypeVar("T")
 

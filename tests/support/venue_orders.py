@@ -8,9 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
-from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Order, OrderType, Side, TimeInForce
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.orders.order import Order, OrderType, Side, TimeInForce
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.values import ZERO
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Venue, VenueOrder
 
 MOMENT = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)

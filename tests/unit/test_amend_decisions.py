@@ -8,8 +8,6 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
-from switchyard.domain.amends import AMENDS_MAX, Amend, AmendRequest, amend_status, checked_amend, last_id
-from switchyard.domain.changes import Change
 from switchyard.domain.errors import (
     AmendPending,
     CancelPending,
@@ -20,13 +18,15 @@ from switchyard.domain.errors import (
     RequestError,
     TooManyAmends,
 )
-from switchyard.domain.facts import DecisionFact
-from switchyard.domain.idempotency import AMEND_ORDER
 from switchyard.domain.ids import VenueClientOrderId, WorkerId
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.domain.reports import ExecutionReport, ReportStatus
-from switchyard.domain.risk.reservations import reserved
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.facts import DecisionFact
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.amends import AMENDS_MAX, Amend, AmendRequest, amend_status, checked_amend, last_id
+from switchyard.domain.orders.keys import AMEND_ORDER
+from switchyard.domain.orders.outbox import OrderState, OutboxRow
+from switchyard.domain.orders.reports import ExecutionReport, ReportStatus
+from switchyard.domain.risk.claims import reserved
 from switchyard.flow.commit.states import after
 from tests.support.build import an_accept, an_entry
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.domain.best_execution import Candidate, Wanted, preferred, ranked
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName
-from switchyard.domain.orders import Side
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.routing import Candidate, Wanted, preferred, ranked
+from switchyard.domain.orders.order import Side
 
 TICK = Decimal("0.001")
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from switchyard.domain.canonical import canonical_json
 from switchyard.domain.errors import BodyTooLarge, InvalidJson
+from switchyard.domain.values import canonical_json
 from switchyard.entrypoints.http.transport.bodies import DEPTH_MAX, ClientGone, parse_object, read_body
 
 # Any character but a lone surrogate, which a Python string can hold and UTF-8 cannot encode.

@@ -18,7 +18,7 @@ from switchyard.domain.reconcile.breaks import (
     explained,
     settled,
 )
-from switchyard.domain.reconcile.gateway import compare_positions, unexplained
+from switchyard.domain.reconcile.matching import compare_positions, unexplained
 
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)
 QUIET = timedelta(seconds=5)

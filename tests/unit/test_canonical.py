@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.domain.canonical import canonical_json, digest
+from switchyard.domain.values import canonical_json, digest
 
 
 def parsed(text: str) -> Any:

@@ -7,10 +7,10 @@ from datetime import datetime
 import pytest
 from msgspec.structs import replace
 
-from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.errors import JournalUnavailable
-from switchyard.domain.orders import Order
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.journal.changes import Change, Outcome
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.flow.sending import outcomes
 from switchyard.ports.venue import Accepted, SendOutcome
 from tests.support.build import VENUE

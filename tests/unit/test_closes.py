@@ -7,12 +7,12 @@ from decimal import Decimal
 import pytest
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.facts import Quote
+from switchyard.domain.accounts.positions import apply_fill
 from switchyard.domain.ids import OrderId, VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.orders import Order, Side
-from switchyard.domain.positions import apply_fill
-from switchyard.domain.risk.reservations import Terms
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.order import Order, Side
+from switchyard.domain.risk.claims import Terms
 from switchyard.flow.sending.closes import Closes
 from switchyard.flow.sending.collars import Collars
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import OrderId, VenueName
-from switchyard.domain.instruments import DEFAULT_INSTRUMENTS, Catalogue
-from switchyard.domain.orders import Order
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS, Catalogue
+from switchyard.domain.orders.order import Order
 from switchyard.flow.sending.collars import Collars
 from switchyard.ports.quotes import Quotes
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Outcome
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.journal.changes import Change, Outcome
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.commit.states import after
 from switchyard.flow.health.copies import TIME_MARGIN, CopyWatch
 from switchyard.ports.venue import Accepted, VenueOrder

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from py_mini_racer import MiniRacer
 
-from switchyard.domain.money import plain
+from switchyard.domain.values import plain
 from switchyard.entrypoints.web.routes import page_files
 
 # A document that records what it is given; a browser turns a string child into a text node.

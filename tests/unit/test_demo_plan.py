@@ -2,8 +2,8 @@
 
 from itertools import islice
 
-from switchyard.domain.instruments import DEFAULT_INSTRUMENTS
-from switchyard.domain.money import is_multiple
+from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS
+from switchyard.domain.values import is_multiple
 from switchyard.entrypoints.cli.demo.plan import MANNERS, TRADERS, planned_orders
 
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from switchyard.domain.derived_keys import KeyParts
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.idempotency import generate_idempotency_key, validate_idempotency_key
+from switchyard.domain.orders.keys import KeyParts, generate_idempotency_key, validate_idempotency_key
 
 NOON = 1_729_636_823_456
 ORDER: dict[str, Any] = {

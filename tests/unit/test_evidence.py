@@ -9,8 +9,8 @@ import pytest
 
 from switchyard.domain import decisions
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.lines import decode_order_fact
-from switchyard.domain.outbox import OrderState, OutboxRow, is_proven_unsent
+from switchyard.domain.journal.lines import decode_order_fact
+from switchyard.domain.orders.outbox import OrderState, OutboxRow, is_proven_unsent
 from switchyard.flow.sending.resolve import PAGE
 from switchyard.ports.venue import Accepted, Ambiguous, Dedupe, SendOutcome, Unsent, VenueRejected
 from tests.support.build import VENUE, a_report, an_accept

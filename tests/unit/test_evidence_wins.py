@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
 from switchyard.domain.errors import ContradictsEvidence, NotInDoubt
-from switchyard.domain.facts import DecisionFact
-from switchyard.domain.lifecycle import is_final, next_status
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.reports import ReportStatus
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.facts import DecisionFact
+from switchyard.domain.orders.lifecycle import is_final, next_status
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ReportStatus
 from switchyard.flow.commit.states import after as state_after_change
 from tests.support.build import WORKER, a_report, an_accept, state_after
 

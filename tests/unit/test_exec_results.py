@@ -9,7 +9,10 @@ import pytest
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import apply_report
-from switchyard.domain.do_order import (
+from switchyard.domain.errors import InvalidField
+from switchyard.domain.journal.events import Event, JournalEvent
+from switchyard.domain.market.instruments import Catalogue, Instrument
+from switchyard.domain.orders.do_order import (
     ExecResult,
     as_order,
     do_order_request,
@@ -17,10 +20,7 @@ from switchyard.domain.do_order import (
     exec_result,
     result_digest,
 )
-from switchyard.domain.errors import InvalidField
-from switchyard.domain.events import Event, JournalEvent
-from switchyard.domain.instruments import Catalogue, Instrument
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.order import Order
 from tests.support.build import a_report, an_accept, state_after
 from tests.support.contract import problems
 from tests.support.contract_files import DO_REQUEST

@@ -7,8 +7,8 @@ import pytest
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import record_doubt
-from switchyard.domain.outbox import OutboxRow
-from switchyard.domain.reasons import DoubtCode
+from switchyard.domain.orders.outbox import OutboxRow
+from switchyard.domain.orders.reasons import DoubtCode
 from switchyard.flow.sending.declared import Decider, Settling
 from switchyard.flow.sending.explain import explain, standing
 from switchyard.flow.sending.resolve import waiting_time

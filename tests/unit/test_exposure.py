@@ -11,21 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.changes import Change
+from switchyard.domain.accounts.positions import Position
 from switchyard.domain.decisions import accept, apply_report, begin_attempt, record_doubt, request_cancel
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId, VenueClientOrderId
-from switchyard.domain.instruments import Instrument
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order, OrderRequest
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position
-from switchyard.domain.risk.book import Book
-from switchyard.domain.risk.claims import Breach, Claim, Limits
-from switchyard.domain.risk.exposure import summed
-from switchyard.domain.risk.limit_settings import LimitSettings
-from switchyard.domain.risk.reservations import Terms, is_reducing, reserve_price, reserved, terms_of
-from switchyard.domain.risk.trading_day import TradingDay
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import Instrument
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import Order, OrderRequest
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.risk.claims import (
+    Breach,
+    Claim,
+    Limits,
+    LimitSettings,
+    Terms,
+    TradingDay,
+    is_reducing,
+    reserve_price,
+    reserved,
+    terms_of,
+)
+from switchyard.domain.risk.exposure import Book, summed
 from tests.support.build import VENUE, WORKER, a_report, an_accept, an_order_id
 
 A, B = AccountId("a"), AccountId("b")

@@ -15,10 +15,10 @@ from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain import decisions
 from switchyard.domain.ids import KillId, OrderId, VenueName, WorkerId
-from switchyard.domain.instruments import DEFAULT_INSTRUMENTS, Catalogue
-from switchyard.domain.kills import Kill
-from switchyard.domain.orders import Order
-from switchyard.domain.routing import Route, Router
+from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS, Catalogue
+from switchyard.domain.market.routing import Route, Router
+from switchyard.domain.orders.order import Order
+from switchyard.domain.risk.kills import Kill
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.health.breaker import VenueBreaker

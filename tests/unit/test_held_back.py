@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from switchyard.domain.changes import Change, Committed, Outcome
 from switchyard.domain.errors import OutcomeUnknown
 from switchyard.domain.ids import OrderId, WorkerId
-from switchyard.domain.orders import Order
+from switchyard.domain.journal.changes import Change, Committed, Outcome
+from switchyard.domain.orders.order import Order
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Accepted, SendOutcome
 from tests.support.build import an_accept

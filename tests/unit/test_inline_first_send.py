@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
 from switchyard.domain.ids import OrderId
-from switchyard.domain.orders import Order
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.orders.order import Order
 from switchyard.flow.wake import Wake
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Accepted, SendOutcome

@@ -7,13 +7,12 @@ from typing import Any, cast
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.system_clock import SystemRandomness
-from switchyard.domain.changes import Change, Outcome
-from switchyard.domain.idempotency import DO_ORDER, KeyEntry
-from switchyard.domain.instruments import Instrument
-from switchyard.domain.orders import OrderRequest
-from switchyard.domain.risk.context import OrderContext
-from switchyard.domain.risk.limit_settings import LimitSettings
-from switchyard.domain.risk.reservations import Terms
+from switchyard.domain.journal.changes import Change, Outcome
+from switchyard.domain.market.instruments import Instrument
+from switchyard.domain.orders.keys import DO_ORDER, KeyEntry
+from switchyard.domain.orders.order import OrderRequest
+from switchyard.domain.risk.checks import OrderContext
+from switchyard.domain.risk.claims import LimitSettings, Terms
 from switchyard.flow.intake.order_intake import OrderIntake
 from switchyard.flow.intake.requests import IdempotentRequest
 from switchyard.flow.risk.limit_claims import LimitClaim, LimitClaims

@@ -9,10 +9,10 @@ import pytest
 
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain import decisions
-from switchyard.domain.changes import Committed
 from switchyard.domain.errors import InvalidField, KillCleared, NotFound, TooManyKills
 from switchyard.domain.ids import AccountId, KillId, VenueName
-from switchyard.domain.kills import PROGRAMS, Kill
+from switchyard.domain.journal.changes import Committed
+from switchyard.domain.risk.kills import PROGRAMS, Kill
 from switchyard.flow.kill.cancels import KillCancels
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
 from switchyard.ports.venue import Accepted, Ambiguous, VenueUnavailable

@@ -11,7 +11,7 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.lanes import PATIENCE
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import AccountId, WorkerId
-from switchyard.domain.outbox import LANES, lane_of
+from switchyard.domain.orders.outbox import LANES, lane_of
 from switchyard.flow.sending import lanes as lanes_module
 from switchyard.flow.sending.lanes import STALE_SECONDS, Departures, HeldLanes
 from switchyard.ports.liveness import Liveness

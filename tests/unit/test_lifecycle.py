@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from switchyard.domain.lifecycle import FINAL, ImpossibleStep, Status, Step, is_final, next_status
+from switchyard.domain.orders.lifecycle import FINAL, ImpossibleStep, Status, Step, is_final, next_status
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 EVIDENCE: tuple[Step, ...] = ("acknowledge", "part_fill", "fill", "canceled", "reject", "expire")

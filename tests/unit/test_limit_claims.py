@@ -6,15 +6,13 @@ from decimal import Decimal
 import pytest
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.instruments import Instrument
-from switchyard.domain.orders import OrderRequest
-from switchyard.domain.risk.claims import Breach, Limits
-from switchyard.domain.risk.context import OrderContext
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import Instrument
+from switchyard.domain.orders.order import OrderRequest
+from switchyard.domain.risk.checks import OrderContext, Violation
+from switchyard.domain.risk.claims import Breach, Limits, LimitSettings
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
-from switchyard.domain.risk.limit_settings import LimitSettings
-from switchyard.domain.risk.reasons import Violation
 from switchyard.flow.risk.limit_claims import REVISIONS_MAX, LimitClaims
 
 ACCOUNT = AccountId("acc-1")

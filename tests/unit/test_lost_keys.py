@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain import decisions
-from switchyard.domain.amends import Amend
 from switchyard.domain.decisions import request_cancel
-from switchyard.domain.idempotency import AMEND_ORDER, DERIVED_ORDER, DO_ORDER
 from switchyard.domain.ids import KillId, VenueClientOrderId, VenueName
-from switchyard.domain.kills import Kill
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.keys import AMEND_ORDER, DERIVED_ORDER, DO_ORDER
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxRow
+from switchyard.domain.risk.kills import Kill
 from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.pre_send_checks import PreSendChecks

@@ -6,8 +6,8 @@ from datetime import timedelta
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.venue import NullVenue
-from switchyard.domain.changes import Committed
 from switchyard.domain.ids import WorkerId
+from switchyard.domain.journal.changes import Committed
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.commit.sequencer import Sequencer
 from switchyard.flow.executions.record import Recorder

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.money import average, canonical, is_multiple, plain, positive_amount, signed_amount
+from switchyard.domain.values import average, canonical, is_multiple, plain, positive_amount, signed_amount
 
 amounts = st.decimals(min_value=Decimal("0.00000001"), max_value=Decimal("999999999999999"), allow_nan=False, places=8)
 

@@ -41,8 +41,8 @@ def test_an_edit_that_does_not_fit_once_is_an_error_that_names_its_mutant(old: s
     mutant = Mutant(name="one-is-two", edit=(Edit(file="domain/absent.py", old=old, new=""),), fails=())
     with pytest.raises(DoesNotApply, match=r"one-is-two: .*/domain/absent.py does not exist"):
         mutant.sources(ROOT)
-    mutant = Mutant(name="one-is-two", edit=(Edit(file="domain/outbox.py", old=old, new=""),), fails=())
-    with pytest.raises(DoesNotApply, match=f"one-is-two: domain/outbox.py has the old text {count}"):
+    mutant = Mutant(name="one-is-two", edit=(Edit(file="domain/orders/outbox.py", old=old, new=""),), fails=())
+    with pytest.raises(DoesNotApply, match=f"one-is-two: domain/orders/outbox.py has the old text {count}"):
         mutant.sources(ROOT)
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from switchyard.adapters.venues.one_by_one import OneByOne
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, Ambiguous, OnDeparture, SendOutcome, ignore_departure
 from tests.support.venue_orders import an_order
 

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.changes import Change
 from switchyard.domain.ids import AccountId, OrderId, order_id, ulid_milliseconds
-from switchyard.domain.risk.book import Book
-from switchyard.domain.risk.claims import Claim, Limits
-from switchyard.domain.risk.window import WINDOW_ORDERS_MAX, OrderWindow
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.risk.claims import WINDOW_ORDERS_MAX, Claim, Limits, OrderWindow
+from switchyard.domain.risk.exposure import Book
 from tests.support.build import ACCOUNT, an_accept
 
 WINDOW_MS = 20  # so short that many orders lie at its edges

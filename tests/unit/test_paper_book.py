@@ -18,11 +18,11 @@ from switchyard.adapters.venues.paper.matching import (
     matched,
 )
 from switchyard.adapters.venues.paper.rejections import rejection
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.instruments import Catalogue, Instrument
-from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Order, Side, TimeInForce
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import Catalogue, Instrument
+from switchyard.domain.orders.order import Order, Side, TimeInForce
+from switchyard.domain.values import ZERO
 from tests.support.venue_orders import MOMENT, an_order
 
 RULES = Rules(venue=VenueName("sim"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from switchyard.adapters.venues.paper import market as market_module
 from switchyard.adapters.venues.paper.market import STEP, Market
-from switchyard.domain.instruments import DEFAULT_INSTRUMENTS, Catalogue, Instrument
+from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS, Catalogue, Instrument
 from tests.support.venue_orders import MOMENT
 
 DAY = timedelta(days=1)

@@ -15,13 +15,13 @@ from switchyard.adapters.venues.paper.book import Book
 from switchyard.adapters.venues.paper.displayed import Displayed
 from switchyard.adapters.venues.paper.matching import PaperOrder, Rules, advanced, arrived, canceled
 from switchyard.adapters.venues.paper.settlement import Settlement
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Side
-from switchyard.domain.reports import ExecutionReport
-from switchyard.domain.stops import is_triggered
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.market.quotes import is_triggered
+from switchyard.domain.orders.order import Side
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.values import ZERO
 from tests.support.venue_orders import MOMENT, an_order
 
 USDJPY = Catalogue().find("USDJPY")

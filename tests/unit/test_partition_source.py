@@ -7,7 +7,7 @@ from confluent_kafka import Message
 
 from switchyard.adapters.kafka.messages import MessageReader
 from switchyard.adapters.kafka.partition import PartitionSource
-from switchyard.domain.bus import Offset
+from switchyard.domain.journal.lines import Offset
 from switchyard.telemetry.metrics import Metrics
 
 

@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.pdca.bodies import checked_recheck, checked_recheck_all, request_digest, window_at
-from switchyard.domain.pdca.requests import Progress
-from switchyard.domain.pdca.strategies import checked_strategy
+from switchyard.domain.strategies.registry import checked_strategy
+from switchyard.domain.strategies.requests import (
+    Progress,
+    checked_recheck,
+    checked_recheck_all,
+    request_digest,
+    window_at,
+)
 
 NOW = datetime(2025, 8, 24, 3, 34, 56, tzinfo=UTC)
 

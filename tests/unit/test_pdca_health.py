@@ -8,11 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from switchyard.domain.ids import AccountId
-from switchyard.domain.pdca.metric_names import MetricName
-from switchyard.domain.pdca.metrics.chart import equity_chart
-from switchyard.domain.pdca.metrics.health import Minimum, judge
-from switchyard.domain.pdca.metrics.tables import FillsTable
-from switchyard.domain.pdca.strategies import Health, Threshold
+from switchyard.domain.strategies.metrics import Minimum, judge
+from switchyard.domain.strategies.registry import Health, MetricName, Threshold
+from switchyard.domain.strategies.report import FillsTable, equity_chart
 from switchyard.flow.pdca.fills import LedgerFills
 from switchyard.ports.ledger import EntryKey, StoredEntry
 from tests.support.strategies import FILLS, ORDERS, fill, measured

@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from switchyard.domain.pdca.metric_names import METRICS
-from switchyard.domain.pdca.metrics.inputs import Fill, Window
-from switchyard.domain.pdca.metrics.series import equity
-from switchyard.domain.pdca.strategies import Capital
+from switchyard.domain.strategies.metrics import Fill, Window, equity
+from switchyard.domain.strategies.registry import METRICS, Capital
 from tests.support.strategies import FIGURES, FILLS, ORDERS, START, WINDOW, fill, measured, order
 
 

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName
+from switchyard.domain.journal.facts import Quote
 from switchyard.flow import quotes
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.quote_feed import QuotePage

@@ -9,7 +9,7 @@ import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.errors import JournalUnavailable
-from switchyard.domain.readiness import Check, CheckStatus, readiness_of
+from switchyard.domain.market.health import Check, CheckStatus, readiness_of
 from switchyard.flow.health.readiness import (
     MEBIBYTE,
     ReadinessChecks,

@@ -6,7 +6,7 @@ import pytest
 
 from switchyard.adapters.venues.paper.recent import RecentReports
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.orders.reports import ExecutionReport
 from tests.support.venue_orders import DEADLINE_SECONDS, MOMENT
 
 

@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
-from switchyard.domain.do_order import exec_failure
 from switchyard.domain.errors import OrderFinal
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
-from switchyard.domain.orders import OrderRequest
-from switchyard.domain.outbox import OrderState, is_proven_unsent
-from switchyard.domain.reasons import DETAIL_LENGTH_MAX
-from switchyard.domain.reports import ExecutionReport
-from switchyard.domain.risk.reasons import Violation, violation_of
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.do_order import exec_failure
+from switchyard.domain.orders.order import OrderRequest
+from switchyard.domain.orders.outbox import OrderState, is_proven_unsent
+from switchyard.domain.orders.reasons import DETAIL_LENGTH_MAX
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.risk.checks import Violation, violation_of
 from tests.support.order_story import NOW
 
 VENUE = VenueName("sim")

@@ -7,8 +7,8 @@ import pytest
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.liveness import MemoryLiveness
 from switchyard.adapters.memory.relay_leases import MemoryRelayLeases
-from switchyard.domain.bus import Place
 from switchyard.domain.ids import WorkerId
+from switchyard.domain.journal.lines import Place
 from switchyard.flow.bus.lease import SILENCE_SECONDS_MAX, HeldLease
 from switchyard.ports.relay_lease import LeaseLost
 

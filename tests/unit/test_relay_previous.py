@@ -8,10 +8,10 @@ import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
-from switchyard.domain.bus import BusEvent
 from switchyard.domain.errors import JournalUnavailable
-from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import WorkerId
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.journal.lines import BusEvent
 from switchyard.flow.bus.lease import HeldLease
 from switchyard.flow.bus.previous import PreviousEvents
 from switchyard.flow.bus.relay import Relay

@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.errors import TooManyKills
-from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, KillId, OrderId
-from switchyard.domain.kills import REPEATED_EXECUTIONS, Kill
-from switchyard.domain.orders import Order
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.order import Order
+from switchyard.domain.risk.kills import REPEATED_EXECUTIONS, Kill
 from switchyard.flow.risk.repeated import RepeatedExecutions
 from switchyard.ports.journal import Head, Journal
 from switchyard.ports.queries import Queries

@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
+from switchyard.domain.accounts.positions import Position
 from switchyard.domain.errors import OrderFinal
-from switchyard.domain.events import Event
-from switchyard.domain.facts import Quote
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
-from switchyard.domain.lifecycle import ImpossibleStep
-from switchyard.domain.lines import AuditLine
-from switchyard.domain.orders import Order, OrderRequest
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position
-from switchyard.domain.replay import Replay, ReplayMismatch
-from switchyard.domain.reports import ExecutionReport
-from switchyard.domain.state_digest import state_digest
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.events import Event
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.journal.lines import AuditLine, state_digest
+from switchyard.domain.journal.replay import Replay, ReplayMismatch
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.lifecycle import ImpossibleStep
+from switchyard.domain.orders.order import Order, OrderRequest
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecutionReport
 
 ACCOUNT = AccountId("acct-1")
 VENUE = VenueName("sim")

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from switchyard.domain.reports import ExecutionIdScope, with_unique_id
+from switchyard.domain.orders.reports import ExecutionIdScope, with_unique_id
 from tests.support.build import a_report, an_accept, state_after
 
 REPORT = a_report(state_after(an_accept(client_id="client-1")), exec_id="7")

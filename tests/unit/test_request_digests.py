@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from switchyard.domain.do_order import do_order_request, request_digest
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.orders import OrderRequest, checked, order_digest
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.do_order import do_order_request, request_digest
+from switchyard.domain.orders.order import OrderRequest, checked, order_digest
 
 ORDER: dict[str, Any] = {
     "symbol": "USDJPY",

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from switchyard.domain.errors import InvalidField, InvalidKey, UnknownSymbol
-from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId, order_id, ulid, venue_client_order_id
-from switchyard.domain.instruments import DEFAULT_INSTRUMENTS, Catalogue
-from switchyard.domain.labels import SYMBOL
-from switchyard.domain.orders import OrderRequest, checked, order_digest
+from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS, Catalogue
+from switchyard.domain.orders.keys import checked_key
+from switchyard.domain.orders.order import OrderRequest, checked, order_digest
+from switchyard.domain.values import SYMBOL
 from switchyard.flow.intake.order_intake import order_request
 
 GOOD: dict[str, Any] = {"symbol": "USDJPY", "side": "BUY", "type": "LIMIT", "qty": 1000, "price": Decimal("145.001")}

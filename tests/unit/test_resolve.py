@@ -8,9 +8,9 @@ import pytest
 
 from switchyard.domain import decisions
 from switchyard.domain.errors import ContradictsEvidence
-from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import WorkerId
-from switchyard.domain.outbox import is_proven_unsent
+from switchyard.domain.journal.facts import DecisionFact
+from switchyard.domain.orders.outbox import is_proven_unsent
 from switchyard.flow.sending.outcomes import Ended
 from switchyard.ports.venue import (
     Accepted,

@@ -7,11 +7,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId
-from switchyard.domain.instruments import Instrument
-from switchyard.domain.risk.context import OrderContext
-from switchyard.domain.risk.limits import RiskLimits
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import Instrument
+from switchyard.domain.risk.checks import OrderContext, RiskLimits
 from tests.support.risk import a_subject, reasons_of
 
 ACCOUNTS = [AccountId("acctA"), AccountId("acctB")]

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from switchyard.domain.risk.reasons import RISK_REASONS
+from switchyard.domain.risk.checks import RISK_REASONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "risk.md"
 

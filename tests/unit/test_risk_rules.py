@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.domain.instruments import Catalogue, Instrument
-from switchyard.domain.risk.checks import checks_of
-from switchyard.domain.risk.limits import RiskLimits
-from switchyard.domain.risk.reasons import RISK_REASONS
+from switchyard.domain.market.instruments import Catalogue, Instrument
+from switchyard.domain.risk.checks import RISK_REASONS, RiskLimits, checks_of
 from switchyard.settings.risk import risk_of
 from tests.support.risk import BTC, a_subject, reasons_of
 

@@ -155,7 +155,7 @@ def test_an_order_in_doubt_that_moves_is_noticed(monkeypatch: pytest.MonkeyPatch
         return [queries._with_state(row) for row in rows[:limit]]
 
     monkeypatch.setattr(MemoryQueries, "never_sent", waiting)
-    for place in ("switchyard.domain.decisions.may_move", "switchyard.domain.decisions.moves.may_move"):
+    for place in ("switchyard.domain.decisions.may_move", "switchyard.domain.decisions.attempts.may_move"):
         monkeypatch.setattr(place, lambda _: True)
     assert any(judged(seed) for seed in range(SEEDS - SEEDS_WITH_FAILOVER, SEEDS))
 

@@ -10,10 +10,10 @@ import structlog
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.errors import GroupRejected, JournalUnavailable
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.journal.changes import Change, Outcome
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.commit.sequencer import decide
 from switchyard.flow.sending import outcomes
 from switchyard.flow.wake import Wake

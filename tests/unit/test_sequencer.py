@@ -10,12 +10,12 @@ import pytest
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.errors import GroupRejected, JournalBroken, JournalUnavailable, OutcomeUnknown, QueueFull
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueName, order_id, venue_client_order_id
-from switchyard.domain.orders import OrderRequest
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.order import OrderRequest
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.commit.groups import Decided, Decision, Positions
 from switchyard.flow.commit.sequencer import COMMIT_SECONDS_MAX, FAILURE_SECONDS, OVERLAP_MIN, Sequencer, decide_all
 from switchyard.telemetry.metrics import Metrics

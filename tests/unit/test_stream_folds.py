@@ -6,9 +6,9 @@ from decimal import Decimal
 
 import pytest
 
-from switchyard.domain.events import encode
-from switchyard.domain.orders import snapshot
-from switchyard.domain.reports import OrderReport
+from switchyard.domain.journal.events import encode
+from switchyard.domain.orders.order import snapshot
+from switchyard.domain.orders.reports import OrderReport
 from switchyard.flow.readers import folds
 from switchyard.flow.readers.folds import OrderFold
 from switchyard.flow.readers.messages import Message

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from switchyard.domain.errors import QueueFull
-from switchyard.domain.events import SYSTEM_ACCOUNT, event, report_fact
-from switchyard.domain.facts import CutFact
+from switchyard.domain.journal.events import SYSTEM_ACCOUNT, event, report_fact
+from switchyard.domain.journal.facts import CutFact
 from switchyard.flow.readers import stream
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.wake import Wake

@@ -6,8 +6,8 @@ from contextlib import aclosing
 
 import pytest
 
-from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.journal.events import encode
 from switchyard.flow.readers.messages import Message, Scope
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.readers.subscription import Subscription

@@ -5,7 +5,7 @@ from datetime import timedelta
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.tables import ORDERS, OUTBOX_ORDERS
 from switchyard.domain import decisions
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.orders.outbox import OrderState
 from tests.support.build import an_accept
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from switchyard.domain import decisions
-from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import OrderId
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import is_proven_unsent
+from switchyard.domain.journal.facts import DecisionFact
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import is_proven_unsent
 from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.health.breaker import VenueBreaker
 from switchyard.flow.sending import recover

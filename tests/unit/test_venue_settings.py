@@ -6,8 +6,7 @@ import pytest
 
 from switchyard.bootstrap.venues import declared_capabilities
 from switchyard.domain.errors import SettingError
-from switchyard.domain.order_kinds import ALL_KINDS, OrderKinds
-from switchyard.domain.orders import ORDER_TYPES, TIMES_IN_FORCE
+from switchyard.domain.orders.order import ALL_KINDS, ORDER_TYPES, TIMES_IN_FORCE, OrderKinds
 from switchyard.ports.venue import Capabilities, supports
 from switchyard.settings import load_settings
 from tests.support.venue_orders import an_order

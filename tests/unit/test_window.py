@@ -9,11 +9,11 @@ import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
-from switchyard.domain.changes import Change, merged
 from switchyard.domain.decisions import begin_attempt, record_sent
 from switchyard.domain.errors import QueueDelayed
 from switchyard.domain.ids import AccountId, VenueName
-from switchyard.domain.orders import TimeInForce
+from switchyard.domain.journal.changes import Change, merged
+from switchyard.domain.orders.order import TimeInForce
 from switchyard.flow.routing import window as limits
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.window import (

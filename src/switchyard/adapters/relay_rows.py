@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from switchyard.domain.bus import Place
-from switchyard.domain.chain import GENESIS
 from switchyard.domain.ids import WorkerId
+from switchyard.domain.journal.lines import GENESIS, Place
 from switchyard.ports.relay_lease import Lease
 
 _COLUMNS = "topic, topic_id, epoch, seq, hash, owner, generation, beat"

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from switchyard.domain.changes import Cursor, Execution
-from switchyard.domain.events import JournalEvent
-from switchyard.domain.idempotency import KeyEntry, KeyResult
-from switchyard.domain.kills import Kill, KillOrder
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
-from switchyard.domain.positions import Position
+from switchyard.domain.accounts.positions import Position
+from switchyard.domain.journal.changes import Cursor, Execution
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.keys import KeyEntry, KeyResult
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxRow
+from switchyard.domain.risk.kills import Kill, KillOrder
 
 _PLACEHOLDER = re.compile(r"\{(\w+\.\w+)\}")
 

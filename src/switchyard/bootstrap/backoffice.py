@@ -22,9 +22,9 @@ from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.tracing import open_tracer
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.domain.ids import AccountId, KillId
-from switchyard.domain.kills import Kill
-from switchyard.domain.readiness import Check
-from switchyard.domain.routing import Router
+from switchyard.domain.market.health import Check
+from switchyard.domain.market.routing import Router
+from switchyard.domain.risk.kills import Kill
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.backoffice.unrealised import Marks

@@ -6,12 +6,11 @@ from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap.books import existing_books, open_books
 from switchyard.bootstrap.rebuild_books import open_journal, read_place
-from switchyard.domain.bus import Place
+from switchyard.domain.books.entries import Adoption, shown
+from switchyard.domain.books.manual import ManualEntry, check_has_happened
 from switchyard.domain.errors import CannotStart, HistoryMismatch
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.accounts import Adoption
-from switchyard.domain.ledger.entries import shown
-from switchyard.domain.ledger.manual import ManualEntry, check_has_happened
+from switchyard.domain.journal.lines import Place
 from switchyard.flow.backoffice.adopt import fork_of
 from switchyard.flow.backoffice.check import read_events_of
 from switchyard.flow.backoffice.journal_bus import JOURNAL

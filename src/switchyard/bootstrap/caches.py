@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from switchyard.adapters.memory.buckets import MemoryBuckets
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.memory.rates import MemoryRate
-from switchyard.domain.risk.limits import RiskLimits
+from switchyard.domain.risk.checks import RiskLimits
 from switchyard.ports.buckets import TokenBuckets
 from switchyard.ports.cache import Cache
 from switchyard.ports.clock import Clock

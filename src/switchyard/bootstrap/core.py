@@ -10,11 +10,11 @@ from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.tracing import new_tracer, start_tracer
 from switchyard.bootstrap.wrappers import PortWrappers
-from switchyard.domain.changes import Change
 from switchyard.domain.ids import AccountId, Installation, KillId, VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.kills import REPEATED_EXECUTIONS, SENT_IDS, Kill
-from switchyard.domain.routing import Router
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.market.routing import Router
+from switchyard.domain.risk.kills import REPEATED_EXECUTIONS, SENT_IDS, Kill
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.commit.sequencer import Sequencer

@@ -19,12 +19,12 @@ from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
 from switchyard.bootstrap.files import check_none_is_missing, highest_place, move_files_aside, write_heads
-from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.errors import SettingError
-from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.orders import Order
+from switchyard.domain.journal.changes import Change, Outcome
+from switchyard.domain.journal.facts import DecisionFact
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.order import Order
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.health.shared import health_name, is_reported

@@ -32,10 +32,10 @@ from switchyard.bootstrap.venues import open_venues, venue_kinds
 from switchyard.bootstrap.worker import start_worker
 from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.errors import SettingError, SwitchyardError
-from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import OrderId, VenueName
-from switchyard.domain.orders import Order
-from switchyard.domain.venue_state import VenueState
+from switchyard.domain.journal.facts import DecisionFact
+from switchyard.domain.market.health import VenueState
+from switchyard.domain.orders.order import Order
 from switchyard.flow.bus.relay import Relay
 from switchyard.flow.executions.gate import VenueProblem
 from switchyard.flow.gauges import Gauges

@@ -7,7 +7,7 @@ import structlog
 from switchyard.adapters.files.audit_file import LocalAuditFile, path_before
 from switchyard.adapters.files.head_file import LocalHeadFile, head_path_of
 from switchyard.domain.errors import CannotStart, HistoryMismatch
-from switchyard.domain.signed_head import SignedHead, parse_head
+from switchyard.domain.journal.lines import SignedHead, parse_head
 from switchyard.flow.readers.head import head_content, place_of
 from switchyard.ports.clock import Clock
 from switchyard.ports.installation import HeadFile

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from switchyard.bootstrap.caches import Caches, open_caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.services import Services
-from switchyard.domain.idempotency import DERIVED_CLOSE, DERIVED_ORDER
+from switchyard.domain.orders.keys import DERIVED_CLOSE, DERIVED_ORDER
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.history.restore import incarnation_of, restored_at
 from switchyard.flow.intake.reap import Reaper

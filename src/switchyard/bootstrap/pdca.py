@@ -10,7 +10,7 @@ import structlog
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.sqlite.connections import no_database
 from switchyard.bootstrap.core import Core
-from switchyard.domain.pdca.requests import RecheckRequest, RunnerName
+from switchyard.domain.strategies.requests import RecheckRequest, RunnerName
 from switchyard.flow.registry.follower import StrategyFollower
 from switchyard.flow.registry.reaper import RecheckReaper
 from switchyard.flow.wake import Wake

@@ -9,8 +9,8 @@ from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.pdca import PdcaOffice
 from switchyard.bootstrap.venue_states import venue_states
 from switchyard.bootstrap.venues import clock_offset_of
-from switchyard.domain.kills import AUTOMATIC_KILLS_MAX
-from switchyard.domain.readiness import Check
+from switchyard.domain.market.health import Check
+from switchyard.domain.risk.kills import AUTOMATIC_KILLS_MAX
 from switchyard.flow.health.readiness import (
     DATABASE,
     ReadinessChecks,

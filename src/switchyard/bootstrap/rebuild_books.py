@@ -8,8 +8,8 @@ import msgspec
 from switchyard.bootstrap.books import books_path, books_url, existing_books
 from switchyard.bootstrap.databases import open_database
 from switchyard.bootstrap.new_books import NewFile, NewSchema
-from switchyard.domain.bus import Place
 from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.journal.lines import Place
 from switchyard.flow.backoffice.check import (
     Differences,
     Progress,

@@ -12,9 +12,9 @@ from switchyard.bootstrap.pdca import PdcaOffice
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.ids import AccountId, KillId
-from switchyard.domain.kills import PDCA, Kill
-from switchyard.domain.pdca.metrics.health import Minimum
-from switchyard.domain.pdca.requests import RecheckRequest
+from switchyard.domain.risk.kills import PDCA, Kill
+from switchyard.domain.strategies.metrics import Minimum
+from switchyard.domain.strategies.requests import RecheckRequest
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
 from switchyard.flow.pdca.dispatch import Dispatch
 from switchyard.flow.pdca.embedded import EmbeddedRunner

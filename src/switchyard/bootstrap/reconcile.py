@@ -15,7 +15,7 @@ from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.venues import credentials_of, declared_capabilities, names_at, paper_path
 from switchyard.domain.ids import VenueName
-from switchyard.domain.instruments import Catalogue
+from switchyard.domain.market.instruments import Catalogue
 from switchyard.flow.health.readiness import ReadinessChecks
 from switchyard.flow.reconcile.freshness import check_reconciliation
 from switchyard.flow.reconcile.gateway_side import GatewaySide

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.venues import declared_capabilities, venue_kinds
-from switchyard.domain.instruments import Catalogue
+from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.risk.checks import checks_of
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.commit.sequencer import Commit

@@ -4,7 +4,7 @@ from typing import Literal
 
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.rates import burst_of
-from switchyard.domain.venue_state import HealthRecord, SendState, VenueState
+from switchyard.domain.market.health import HealthRecord, SendState, VenueState
 from switchyard.flow.executions.gate import ProblemCode, VenueGate
 from switchyard.flow.health.board import HealthBoard
 from switchyard.settings import VenueSettings

@@ -12,7 +12,7 @@ from switchyard.adapters.venues.http.venue import SENDS, HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.core import Core
 from switchyard.domain.ids import VenueName
-from switchyard.domain.order_kinds import ALL_KINDS, OrderKinds
+from switchyard.domain.orders.order import ALL_KINDS, OrderKinds
 from switchyard.ports.venue import Capabilities, Venue
 from switchyard.settings import Settings, VenueSettings
 

@@ -18,16 +18,15 @@ from switchyard.client.retry import Retry
 from switchyard.client.sse import Message
 from switchyard.client.sync_client import Client
 from switchyard.client.wire import Acknowledgement, AmendResult, OrderPlacementResult
-from switchyard.domain.account_view import AccountView, PositionView
-from switchyard.domain.cancel_all import CancelAllResult, CancelledOrder
-from switchyard.domain.do_order import ExecResult, RiskConstraints
-from switchyard.domain.explain import Explanation
-from switchyard.domain.kill_state import KillState, KillView
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.market import ListedInstrument, MarketQuote
-from switchyard.domain.orders import OrderSnapshot
-from switchyard.domain.risk.dry_run import DryRun, DryRunCheck
-from switchyard.domain.risk.exposure_view import ExposureView
+from switchyard.domain.accounts.views import AccountView, ExposureView, PositionView
+from switchyard.domain.market.quotes import ListedInstrument, MarketQuote
+from switchyard.domain.orders.closing import CancelAllResult, CancelledOrder
+from switchyard.domain.orders.do_order import ExecResult, RiskConstraints
+from switchyard.domain.orders.explain import Explanation
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import OrderSnapshot
+from switchyard.domain.risk.checks import DryRun, DryRunCheck
+from switchyard.domain.risk.kills import KillState, KillView
 
 __all__ = [
     "AccountView",

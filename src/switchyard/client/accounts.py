@@ -8,13 +8,12 @@ import msgspec
 from switchyard.client.amounts import ExactAmount, exact_amount
 from switchyard.client.calls import Call, Response, new_key, order_path
 from switchyard.client.wire import Acknowledgement, read
-from switchyard.domain.account_view import AccountView
-from switchyard.domain.cancel_all import CancelAllRequest, CancelAllResult
-from switchyard.domain.closing import CloseBody
-from switchyard.domain.events import encode
-from switchyard.domain.explain import Explanation
-from switchyard.domain.idempotency import checked_key
-from switchyard.domain.orders import TimeInForce
+from switchyard.domain.accounts.views import AccountView
+from switchyard.domain.journal.events import encode
+from switchyard.domain.orders.closing import CancelAllRequest, CancelAllResult, CloseBody
+from switchyard.domain.orders.explain import Explanation
+from switchyard.domain.orders.keys import checked_key
+from switchyard.domain.orders.order import TimeInForce
 
 
 def close_position(

@@ -2,8 +2,8 @@
 
 from decimal import Decimal
 
-from switchyard.domain.derived_keys import decimal_of
 from switchyard.domain.errors import InvalidField
+from switchyard.domain.orders.keys import decimal_of
 
 ExactAmount = Decimal | int | str
 

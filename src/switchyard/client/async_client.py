@@ -24,10 +24,10 @@ from switchyard.client.pages import EventPages, InstrumentPages, OrderPages, Pos
 from switchyard.client.retry import Retry
 from switchyard.client.sse import Message, MessageTooLong, Parser
 from switchyard.client.wire import api_error
-from switchyard.domain.account_view import PositionView
-from switchyard.domain.lifecycle import Status
-from switchyard.domain.market import ListedInstrument
-from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.accounts.views import PositionView
+from switchyard.domain.market.quotes import ListedInstrument
+from switchyard.domain.orders.lifecycle import Status
+from switchyard.domain.orders.order import OrderSnapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")

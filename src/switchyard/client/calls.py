@@ -24,16 +24,15 @@ from switchyard.client.wire import (
     order_by_content,
     read,
 )
-from switchyard.domain.amends import AmendRequest
-from switchyard.domain.derived_keys import Amount
-from switchyard.domain.do_order import DoOrderRequest, ExecResult, RiskConstraints
-from switchyard.domain.events import encode
-from switchyard.domain.idempotency import checked_key
-from switchyard.domain.market import MarketQuote
-from switchyard.domain.orders import OrderRequest, OrderSnapshot, OrderType, Side, TimeInForce
-from switchyard.domain.risk.dry_run import DryRun
-from switchyard.domain.risk.exposure_view import ExposureView
-from switchyard.domain.venue_state import VenueState
+from switchyard.domain.accounts.views import ExposureView
+from switchyard.domain.journal.events import encode
+from switchyard.domain.market.health import VenueState
+from switchyard.domain.market.quotes import MarketQuote
+from switchyard.domain.orders.amends import AmendRequest
+from switchyard.domain.orders.do_order import DoOrderRequest, ExecResult, RiskConstraints
+from switchyard.domain.orders.keys import Amount, checked_key
+from switchyard.domain.orders.order import OrderRequest, OrderSnapshot, OrderType, Side, TimeInForce
+from switchyard.domain.risk.checks import DryRun
 
 T = TypeVar("T")
 

@@ -7,7 +7,8 @@ import msgspec
 
 from switchyard.client.sse import Message
 from switchyard.client.wire import read
-from switchyard.domain.facts import (
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.journal.facts import (
     AcceptedFact,
     CutFact,
     EpochFact,
@@ -20,9 +21,8 @@ from switchyard.domain.facts import (
     RevisionFact,
     SetAsideFact,
 )
-from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.orders import OrderSnapshot
-from switchyard.domain.reports import OrderReport
+from switchyard.domain.orders.order import OrderSnapshot
+from switchyard.domain.orders.reports import OrderReport
 
 Fact = (
     AcceptedFact

@@ -6,10 +6,9 @@ import msgspec
 
 from switchyard.client.calls import Call
 from switchyard.client.wire import read
-from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId, VenueName
-from switchyard.domain.kill_state import ClearRequest, KillState, KillView, ScopeRequest
-from switchyard.domain.kills import KillMode
+from switchyard.domain.journal.events import encode
+from switchyard.domain.risk.kills import ClearRequest, KillMode, KillState, KillView, ScopeRequest
 
 
 class _KillPage(msgspec.Struct, frozen=True, rename="camel"):

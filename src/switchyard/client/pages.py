@@ -8,10 +8,10 @@ from urllib.parse import quote, urlencode
 from switchyard.client.calls import Call, Response, order_path
 from switchyard.client.events import EventPage, RecordedEvent
 from switchyard.client.wire import InstrumentPage, OrderPage, read
-from switchyard.domain.account_view import POSITIONS_PAGE_MAX, PositionPage, PositionView
-from switchyard.domain.lifecycle import Status
-from switchyard.domain.market import ListedInstrument
-from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.accounts.views import POSITIONS_PAGE_MAX, PositionPage, PositionView
+from switchyard.domain.market.quotes import ListedInstrument
+from switchyard.domain.orders.lifecycle import Status
+from switchyard.domain.orders.order import OrderSnapshot
 
 PAGE_ORDERS_MAX = 100
 PAGE_EVENTS_MAX = 500

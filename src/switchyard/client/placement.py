@@ -11,8 +11,8 @@ from switchyard.client.calls import WINDOW_SECONDS
 from switchyard.client.errors import ClientError
 from switchyard.client.retry import Retry
 from switchyard.client.wire import OrderPlacementResult
-from switchyard.domain.derived_keys import Amount
 from switchyard.domain.errors import InvalidField
+from switchyard.domain.orders.keys import Amount
 
 
 async def place_order_with_idempotency(

@@ -20,10 +20,10 @@ from switchyard.client.events import RecordedEvent, StreamEvent, stream_event
 from switchyard.client.pages import EventPages, InstrumentPages, OrderPages, PositionPages
 from switchyard.client.retry import Retry
 from switchyard.client.sse import MessageTooLong
-from switchyard.domain.account_view import PositionView
-from switchyard.domain.lifecycle import Status
-from switchyard.domain.market import ListedInstrument
-from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.accounts.views import PositionView
+from switchyard.domain.market.quotes import ListedInstrument
+from switchyard.domain.orders.lifecycle import Status
+from switchyard.domain.orders.order import OrderSnapshot
 
 P = ParamSpec("P")
 T = TypeVar("T")

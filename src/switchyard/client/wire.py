@@ -6,14 +6,14 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from switchyard.client.errors import ApiError, UnreadableResponse
-from switchyard.domain.amends import AmendStatus
-from switchyard.domain.derived_keys import Amount, decimal_of
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import OrderId
-from switchyard.domain.market import ListedInstrument, listed_instrument
-from switchyard.domain.money import positive_amount
-from switchyard.domain.orders import OrderRequest, OrderSnapshot
-from switchyard.domain.venue_state import VenueState
+from switchyard.domain.market.health import VenueState
+from switchyard.domain.market.quotes import ListedInstrument, listed_instrument
+from switchyard.domain.orders.amends import AmendStatus
+from switchyard.domain.orders.keys import Amount, decimal_of
+from switchyard.domain.orders.order import OrderRequest, OrderSnapshot
+from switchyard.domain.values import positive_amount
 
 T = TypeVar("T")
 

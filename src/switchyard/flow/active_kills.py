@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import structlog
 from msgspec.structs import replace
 
-from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.ids import AccountId, KillId, VenueName
-from switchyard.domain.kills import Kill, covering
-from switchyard.domain.orders import Order
+from switchyard.domain.journal.changes import Change, Conflict
+from switchyard.domain.orders.order import Order
+from switchyard.domain.risk.kills import Kill, covering
 from switchyard.ports.kills import Kills
 from switchyard.telemetry.metrics import Metrics
 

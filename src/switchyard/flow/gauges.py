@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.pdca.requests import Tally
+from switchyard.domain.strategies.requests import Tally
 from switchyard.flow.commit.sequencer import Sequencer
 from switchyard.ports.cache import Cache
 from switchyard.ports.clock import Clock

@@ -12,13 +12,13 @@ from functools import partial
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.amends import amend_rows, last_id
-from switchyard.domain.changes import Change
 from switchyard.domain.ids import VenueClientOrderId, VenueName, other_generations
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.amends import amend_rows, last_id
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal

@@ -7,10 +7,10 @@ before. Such a message may be at its venue, although nothing was sent from here.
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from switchyard.domain.idempotency import is_lost_key_alive
 from switchyard.domain.ids import VenueName
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow, is_first_attempt
+from switchyard.domain.orders.keys import is_lost_key_alive
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxRow, is_first_attempt
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Capabilities
 

@@ -12,8 +12,8 @@ from itertools import islice
 
 import structlog
 
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName
+from switchyard.domain.journal.facts import Quote
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.quote_feed import QuoteFeed

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, merged
-from switchyard.domain.do_order import ExecFailure, exec_failure, exec_result, result_digest
-from switchyard.domain.events import encode
-from switchyard.domain.idempotency import DO_ORDER
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.lifecycle import FINAL
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxStatus
+from switchyard.domain.journal.changes import Change, merged
+from switchyard.domain.journal.events import encode
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.do_order import ExecFailure, exec_failure, exec_result, result_digest
+from switchyard.domain.orders.keys import DO_ORDER
+from switchyard.domain.orders.lifecycle import FINAL
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxStatus
 from switchyard.ports.queries import Queries
 from switchyard.telemetry.metrics import Metrics
 

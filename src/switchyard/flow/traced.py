@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from switchyard.domain.bus import BusEvent
-from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.errors import Unavailable
-from switchyard.domain.events import EventType
 from switchyard.domain.ids import OrderId
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.journal.events import EventType
+from switchyard.domain.journal.lines import BusEvent
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.ports.journal import Journal
 from switchyard.ports.tracing import Tracer
 from switchyard.telemetry.logs import account_hash

@@ -4,9 +4,9 @@ from typing import Protocol
 
 import msgspec
 
+from switchyard.domain.accounts.positions import Position
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.orders import Order
-from switchyard.domain.positions import Position
+from switchyard.domain.orders.order import Order
 
 
 class UnfinishedFilter(msgspec.Struct, frozen=True, kw_only=True):

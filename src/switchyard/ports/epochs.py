@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import Protocol
 
-from switchyard.domain.changes import Cursor
 from switchyard.domain.ids import Installation
+from switchyard.domain.journal.changes import Cursor
 from switchyard.ports.journal import Head
 
 # A new epoch starts this far above the highest number found anywhere: numbers that were published and are lost in the

@@ -6,11 +6,11 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.changes import Change, Cursor, Outcome
-from switchyard.domain.events import JournalEvent
+from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.ids import OrderId, VenueClientOrderId
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position, PositionKey
+from switchyard.domain.journal.changes import Change, Cursor, Outcome
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.outbox import OrderState
 
 # Bounds the memory of one read; readers loop over pages.
 PAGE_MAX = 1_000

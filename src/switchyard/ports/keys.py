@@ -6,8 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
+from switchyard.domain.orders.keys import KeyEntry
 
 KeyId = tuple[str, str, str]
 """Account, operation, key."""

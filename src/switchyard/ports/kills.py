@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from switchyard.domain.ids import KillId, OrderId
-from switchyard.domain.kills import Kill
+from switchyard.domain.risk.kills import Kill
 
 
 class Kills(Protocol):

@@ -7,12 +7,11 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.bus import BusEvent, SourcePosition
+from switchyard.domain.books.entries import EntryType, HaltedAccount, LedgerAccount
+from switchyard.domain.books.holdings import Holding
 from switchyard.domain.errors import SwitchyardError, Unavailable
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.accounts import HaltedAccount
-from switchyard.domain.ledger.entries import EntryType, LedgerAccount
-from switchyard.domain.ledger.holdings import Holding
+from switchyard.domain.journal.lines import BusEvent, SourcePosition
 
 # Bounds the memory of one read: a page of 1,000, and one entry more that shows whether there is another page.
 ENTRIES_MAX = 1_001

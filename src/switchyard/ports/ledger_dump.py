@@ -6,13 +6,11 @@ from typing import Protocol
 
 import msgspec
 
+from switchyard.domain.books.entries import BookedAccount, Leg
+from switchyard.domain.books.fold import BalanceKey
+from switchyard.domain.books.holdings import Holding, HoldingKey, Result, ResultKey
+from switchyard.domain.books.postings import BookedOrder
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.accounts import BookedAccount
-from switchyard.domain.ledger.entries import Leg
-from switchyard.domain.ledger.fold import BalanceKey
-from switchyard.domain.ledger.holdings import Holding, HoldingKey
-from switchyard.domain.ledger.orders import BookedOrder
-from switchyard.domain.ledger.results import Result, ResultKey
 from switchyard.ports.ledger import StoredEntry
 
 

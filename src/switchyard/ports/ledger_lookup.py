@@ -6,11 +6,10 @@ from typing import Protocol
 
 import msgspec
 
+from switchyard.domain.books.entries import BookedAccount, LedgerHead
+from switchyard.domain.books.fold import BalanceKey
+from switchyard.domain.books.holdings import Holding, HoldingKey
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.accounts import BookedAccount
-from switchyard.domain.ledger.entries import LedgerHead
-from switchyard.domain.ledger.fold import BalanceKey
-from switchyard.domain.ledger.holdings import Holding, HoldingKey
 from switchyard.ports.ledger import StoredEntry
 
 

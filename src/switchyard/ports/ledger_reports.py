@@ -5,9 +5,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from switchyard.domain.books.holdings import Holding, Result
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.ledger.results import Result
 from switchyard.ports.ledger import Balance
 
 ResultsBy = Literal["day", "symbol", "strategy"]

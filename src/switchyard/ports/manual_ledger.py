@@ -5,11 +5,10 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.bus import SourcePosition
+from switchyard.domain.books.entries import Adoption, LedgerEntry
+from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.accounts import Adoption
-from switchyard.domain.ledger.entries import LedgerEntry
-from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.domain.journal.lines import SourcePosition
 from switchyard.ports.ledger import StoredEntry
 
 

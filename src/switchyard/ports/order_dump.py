@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from switchyard.domain.ids import OrderId
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.order import Order
 from switchyard.domain.risk.exposure import TotalsKey
 
 

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from switchyard.domain.ids import OrderId, VenueName
-from switchyard.domain.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
+from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
 
 
 class Due(msgspec.Struct, frozen=True):

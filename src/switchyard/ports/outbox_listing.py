@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
-from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import OrderId
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxRow
 
 # The newest one is shown; a few more in case that it is about another row of the order.
 DOUBTS_MAX: Final = 20

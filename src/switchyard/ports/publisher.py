@@ -4,8 +4,8 @@ from asyncio import Future
 from collections.abc import Sequence
 from typing import Protocol
 
-from switchyard.domain.bus import BusEvent
 from switchyard.domain.errors import CannotStart, Unavailable
+from switchyard.domain.journal.lines import BusEvent
 
 
 class TopicResized(CannotStart):

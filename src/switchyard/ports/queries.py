@@ -6,12 +6,12 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.changes import Execution
-from switchyard.domain.events import JournalEvent
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.lifecycle import Status
-from switchyard.domain.orders import Order
-from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.domain.journal.changes import Execution
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.lifecycle import Status
+from switchyard.domain.orders.order import Order
 
 
 class OrderFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.facts import Quote
+from switchyard.domain.journal.facts import Quote
 
 
 class TimedQuote(msgspec.Struct, frozen=True):

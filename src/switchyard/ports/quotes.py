@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName
+from switchyard.domain.journal.facts import Quote
 
 
 class Quotes(Protocol):

@@ -6,13 +6,13 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.changes import Cursor, Execution
-from switchyard.domain.events import JournalEvent
-from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.kills import Kill, KillOrder
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
-from switchyard.domain.positions import Position
+from switchyard.domain.accounts.positions import Position
+from switchyard.domain.journal.changes import Cursor, Execution
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxRow
+from switchyard.domain.risk.kills import Kill, KillOrder
 from switchyard.ports.journal import Epoch, Head
 
 

@@ -7,8 +7,8 @@ from typing import Protocol
 import msgspec
 
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.pdca.requests import Artifact, Fence, ItemError, ItemResult, RecheckRequest, Tally
-from switchyard.domain.pdca.strategies import Strategy, Tenant, Tenants
+from switchyard.domain.strategies.registry import Strategy, Tenant, Tenants
+from switchyard.domain.strategies.requests import Artifact, Fence, ItemError, ItemResult, RecheckRequest, Tally
 
 
 class LostFence(SwitchyardError):

@@ -7,8 +7,8 @@ from typing import Protocol
 import msgspec
 
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.pdca.requests import Progress, RecheckItem, RecheckRequest, RunnerInfo, RunnerName
-from switchyard.domain.pdca.strategies import Tenants
+from switchyard.domain.strategies.registry import Tenants
+from switchyard.domain.strategies.requests import Progress, RecheckItem, RecheckRequest, RunnerInfo, RunnerName
 from switchyard.ports.strategy_registry import PAGE_MAX
 
 

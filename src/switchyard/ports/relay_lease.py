@@ -4,9 +4,9 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.bus import Place
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.ids import WorkerId
+from switchyard.domain.journal.lines import Place
 
 
 class LeaseLost(SwitchyardError):

@@ -5,7 +5,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.pdca.requests import RecheckRequest, RunnerName
+from switchyard.domain.strategies.requests import RecheckRequest, RunnerName
 
 RunState = Literal[
     "queued",

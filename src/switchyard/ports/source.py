@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.bus import BusEvent, SourcePosition
+from switchyard.domain.journal.lines import BusEvent, SourcePosition
 
 
 class Page(msgspec.Struct, frozen=True):

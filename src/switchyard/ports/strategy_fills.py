@@ -5,8 +5,8 @@ from typing import Protocol
 
 import msgspec
 
+from switchyard.domain.books.entries import LedgerEntry
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.entries import LedgerEntry
 
 
 class BooksState(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
+from switchyard.domain.strategies.metrics import StrategyOrder, Window
 
 # Bounds the memory of one read.
 ORDERS_MAX = 500

@@ -6,10 +6,10 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from switchyard.domain.bus import Place
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.pdca.requests import Filter
-from switchyard.domain.pdca.strategies import Strategy, StrategyBody, StrategyKey, Tenants
+from switchyard.domain.journal.lines import Place
+from switchyard.domain.strategies.registry import Strategy, StrategyBody, StrategyKey, Tenants
+from switchyard.domain.strategies.requests import Filter
 
 SortField = Literal["id", "owner", "health", "last_checked_at", "created_at", "updated_at"]
 # Bounds the memory of one read of the PDCA store.

@@ -7,13 +7,12 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from switchyard.domain.amends import Amend
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.order_kinds import OrderKinds, lacking
-from switchyard.domain.orders import Order, OrderRequest, Side
-from switchyard.domain.reasons import AmbiguousCode, RejectCode, UnsentCode
-from switchyard.domain.reports import ExecType, ExecutionIdScope, ExecutionReport, ReportStatus
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.order import Order, OrderKinds, OrderRequest, Side, lacking
+from switchyard.domain.orders.reasons import AmbiguousCode, RejectCode, UnsentCode
+from switchyard.domain.orders.reports import ExecType, ExecutionIdScope, ExecutionReport, ReportStatus
 
 Dedupe = Literal[
     "permanent",  # a client order id is never accepted twice

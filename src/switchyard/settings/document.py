@@ -9,8 +9,8 @@ import msgspec
 
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
-from switchyard.domain.instruments import DEFAULT_INSTRUMENTS, Instrument
-from switchyard.domain.labels import SYMBOL
+from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS, Instrument
+from switchyard.domain.values import SYMBOL
 from switchyard.settings.setting import value_of
 from switchyard.settings.table import VENUE_SETTINGS, VenueSettings
 

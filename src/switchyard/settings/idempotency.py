@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from switchyard.domain.derived_keys import KeyParts
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import AccountId
+from switchyard.domain.orders.keys import KeyParts
 from switchyard.settings import parse
 from switchyard.settings.setting import Secret, Setting, parsed, value_of
 

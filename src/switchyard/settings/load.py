@@ -7,8 +7,8 @@ from typing import Any
 
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.routing import Route
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.market.routing import Route
 from switchyard.settings.document import instruments_of, read_document, venue_of
 from switchyard.settings.idempotency import SECTION, idempotency_of
 from switchyard.settings.kafka import kafka_of, passed_names

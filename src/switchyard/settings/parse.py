@@ -9,8 +9,8 @@ from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 from switchyard.domain.ids import AccountId, VenueName
-from switchyard.domain.money import AMOUNT_LIMIT
-from switchyard.domain.routing import BEST, Route
+from switchyard.domain.market.routing import BEST, Route
+from switchyard.domain.values import AMOUNT_LIMIT
 
 _T = TypeVar("_T")
 

@@ -9,10 +9,10 @@ from decimal import Decimal
 from typing import Any, get_args
 
 from switchyard.domain.errors import InvalidField, SettingError
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.orders import OrderType, Side
-from switchyard.domain.risk.limit_settings import LimitSettings
-from switchyard.domain.risk.limits import RiskLimits
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.order import OrderType, Side
+from switchyard.domain.risk.checks import RiskLimits
+from switchyard.domain.risk.claims import LimitSettings
 from switchyard.settings import parse
 from switchyard.settings.risk_limits import LIMIT_SETTINGS
 from switchyard.settings.rule_lists import NameSet, RuleList, one_of, symbol

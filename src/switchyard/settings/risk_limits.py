@@ -5,7 +5,7 @@ from datetime import time, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from switchyard.domain.risk.window import WINDOW_ORDERS_MAX
+from switchyard.domain.risk.claims import WINDOW_ORDERS_MAX
 from switchyard.settings import parse
 from switchyard.settings.rule_lists import KeyPart, RuleList
 from switchyard.settings.setting import Setting

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from switchyard.domain.ids import AccountId
-from switchyard.domain.labels import SYMBOL, is_account
+from switchyard.domain.values import SYMBOL, is_account
 
 KeyPart = Literal["account", "symbol"]
 Entry = tuple[str, tuple[str, ...], Any]

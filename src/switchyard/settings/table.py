@@ -13,10 +13,10 @@ from typing import Literal
 import msgspec
 
 from switchyard.domain.ids import AccountId, VenueName
-from switchyard.domain.instruments import Instrument
-from switchyard.domain.orders import ORDER_TYPES, TIMES_IN_FORCE, OrderType, TimeInForce
-from switchyard.domain.risk.limits import RiskLimits
-from switchyard.domain.routing import Route
+from switchyard.domain.market.instruments import Instrument
+from switchyard.domain.market.routing import Route
+from switchyard.domain.orders.order import ORDER_TYPES, TIMES_IN_FORCE, OrderType, TimeInForce
+from switchyard.domain.risk.checks import RiskLimits
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
 from switchyard.settings.kafka import KafkaSettings

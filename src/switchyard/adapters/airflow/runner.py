@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from switchyard.adapters.airflow.client import AirflowClient, Answer
 from switchyard.domain.errors import RunnerDown
-from switchyard.domain.pdca.requests import RecheckRequest, RunnerName
+from switchyard.domain.strategies.requests import RecheckRequest, RunnerName
 from switchyard.ports.runner import Run, RunConflict, RunState
 
 # Within the 10 s that a caller of the API waits at most.

@@ -10,8 +10,8 @@ import apsw
 import msgspec
 
 from switchyard.adapters.sqlite.connections import Connections
-from switchyard.domain.chain import stamp
 from switchyard.domain.errors import AlreadyRunning, CannotStart, JournalUnavailable, SchemaMismatch
+from switchyard.domain.journal.lines import stamp
 from switchyard.domain.reconcile.breaks import Break, BreakClass, BreakState
 from switchyard.ports.breaks import BREAKS_MAX, BreakFilter
 

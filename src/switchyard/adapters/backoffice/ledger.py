@@ -15,14 +15,12 @@ from switchyard.adapters.backoffice import posting, schema
 from switchyard.adapters.backoffice.rows import add_amounts, holding_decoder, json_text, position_decoder
 from switchyard.adapters.files.lock import lock_beside
 from switchyard.adapters.sqlite.connections import Connections
-from switchyard.domain.bus import BusEvent, SourcePosition
-from switchyard.domain.chain import stamp
+from switchyard.domain.books.entries import Adoption, HaltedAccount, LedgerEntry
+from switchyard.domain.books.holdings import Holding
+from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.accounts import Adoption, HaltedAccount
-from switchyard.domain.ledger.entries import LedgerEntry
-from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.domain.journal.lines import BusEvent, SourcePosition, stamp
 from switchyard.ports.ledger import ENTRIES_MAX, Balance, Claim, EntryFilter, EntryKey, Posted, SourceState, StoredEntry
 from switchyard.ports.manual_ledger import Entered
 

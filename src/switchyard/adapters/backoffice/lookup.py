@@ -9,8 +9,8 @@ from switchyard.adapters.backoffice import schema
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.backoffice.posting import time_of
 from switchyard.adapters.backoffice.rows import account_of, tables_of
+from switchyard.domain.books.entries import BookedAccount
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.accounts import BookedAccount
 from switchyard.ports.ledger import ENTRIES_MAX, StoredEntry
 from switchyard.ports.ledger_lookup import AccountTables
 

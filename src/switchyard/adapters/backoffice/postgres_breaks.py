@@ -7,7 +7,7 @@ import msgspec
 from switchyard.adapters.backoffice.breaks import decode_break
 from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.postgres.reader import NO_HEADS, Reader
-from switchyard.domain.chain import stamp
+from switchyard.domain.journal.lines import stamp
 from switchyard.domain.reconcile.breaks import Break, BreakClass, BreakState
 from switchyard.ports.breaks import BREAKS_MAX, BreakFilter
 

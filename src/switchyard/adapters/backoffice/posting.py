@@ -25,34 +25,27 @@ from switchyard.adapters.backoffice.rows import (
     order_decoder,
     position_decoder,
 )
-from switchyard.domain.bus import BusEvent, SourcePosition
-from switchyard.domain.chain import stamp
-from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.accounts import Adoption
-from switchyard.domain.ledger.bookable import ReadEvent, read_events
-from switchyard.domain.ledger.books import Books
-from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
-from switchyard.domain.ledger.holdings import key_of
-from switchyard.domain.ledger.manual import (
-    ManualEntry,
-    check_manual,
-    entry_id_of_manual,
-    manual_entry,
-)
-from switchyard.domain.ledger.refold import Refold
-from switchyard.domain.ledger.revisions import Target, waits_for
-from switchyard.domain.ledger.touched import (
+from switchyard.domain.books.books import Books
+from switchyard.domain.books.entries import Adoption, LedgerEntry, parse_entry
+from switchyard.domain.books.fold import Refold
+from switchyard.domain.books.holdings import Target, key_of, waits_for
+from switchyard.domain.books.manual import ManualEntry, check_manual, entry_id_of_manual, manual_entry
+from switchyard.domain.books.postings import (
     Executions,
+    ReadEvent,
     Touched,
     account_ids,
     executions,
     order_ids,
     parts_of,
+    read_events,
     revised_entry_id,
     touched,
     touched_by,
     touched_by_late,
 )
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.journal.lines import BusEvent, SourcePosition, stamp
 from switchyard.ports.ledger import Claim, LedgerBroken, LedgerUnavailable, Posted, StoredEntry
 from switchyard.ports.manual_ledger import Entered
 

@@ -11,9 +11,8 @@ import apsw
 from switchyard.adapters.backoffice import schema
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.backoffice.rows import holding_decoder
+from switchyard.domain.books.holdings import Holding, Result
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.ledger.results import Result
 from switchyard.ports.ledger import Balance
 from switchyard.ports.ledger_reports import ResultGroup, ResultsBy
 

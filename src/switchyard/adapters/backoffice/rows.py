@@ -7,16 +7,15 @@ from typing import Any
 
 import msgspec
 
-from switchyard.domain.bus import SourcePosition
+from switchyard.domain.books.books import Books
+from switchyard.domain.books.entries import Adoption, BookedAccount, LedgerAccount, LedgerHead, parse_entry
+from switchyard.domain.books.holdings import Holding, key_of
+from switchyard.domain.books.manual import ManualConflict, ManualEntry, digest_of_manual, entry_id_of_manual
+from switchyard.domain.books.postings import BookedOrder
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.accounts import Adoption, BookedAccount
-from switchyard.domain.ledger.books import Books
-from switchyard.domain.ledger.entries import LedgerAccount, LedgerHead, parse_entry
-from switchyard.domain.ledger.holdings import Holding, key_of
-from switchyard.domain.ledger.manual import ManualConflict, ManualEntry, digest_of_manual, entry_id_of_manual
-from switchyard.domain.ledger.orders import BookedOrder
-from switchyard.domain.money import EXACT, canonical, plain
+from switchyard.domain.journal.lines import SourcePosition
+from switchyard.domain.values import EXACT, canonical, plain
 from switchyard.ports.ledger import Claim, OwnershipLost, Posted, StoredEntry
 from switchyard.ports.ledger_lookup import AccountTables
 from switchyard.ports.manual_ledger import Entered

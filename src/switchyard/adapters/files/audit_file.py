@@ -14,9 +14,8 @@ import structlog
 from switchyard.adapters.files.durable import sync_folder
 from switchyard.adapters.files.lock import lock_beside
 from switchyard.adapters.files.private import FILE_MODE
-from switchyard.domain.chain import GENESIS
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.domain.lines import LINE_BYTES_MAX, LINE_START, parse_line
+from switchyard.domain.journal.lines import GENESIS, LINE_BYTES_MAX, LINE_START, parse_line
 from switchyard.ports.journal import Head
 
 log = structlog.get_logger()

@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from switchyard.domain.errors import InvalidField, SwitchyardError
-from switchyard.domain.facts import Quote
-from switchyard.domain.labels import SYMBOL
-from switchyard.domain.money import canonical, positive_amount
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.values import SYMBOL, canonical, positive_amount
 from switchyard.ports.clock import Clock
 from switchyard.ports.quote_source import TimedQuote
 

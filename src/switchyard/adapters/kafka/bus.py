@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from switchyard.adapters.kafka import brokers, configuration, topics
 from switchyard.adapters.kafka.messages import MessageReader
 from switchyard.adapters.kafka.partition import PartitionSource, offset_in, source_name
-from switchyard.domain.bus import Offset
 from switchyard.domain.errors import CannotStart
+from switchyard.domain.journal.lines import Offset
 from switchyard.ports.ledger import SourceState
 from switchyard.ports.publisher import BusUnavailable
 from switchyard.ports.source import Source

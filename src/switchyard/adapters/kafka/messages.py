@@ -13,10 +13,9 @@ import prometheus_client
 import structlog
 from confluent_kafka import Message
 
-from switchyard.domain.bus import BusEvent
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.domain.events import EventType, JournalEvent
-from switchyard.domain.lines import hashed_text, parse_line
+from switchyard.domain.journal.events import EventType, JournalEvent
+from switchyard.domain.journal.lines import BusEvent, hashed_text, parse_line
 
 log = structlog.get_logger()
 

@@ -10,8 +10,8 @@ from typing import Protocol
 from confluent_kafka import Message
 
 from switchyard.adapters.kafka.messages import MessageReader
-from switchyard.domain.bus import Offset, SourcePosition
 from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.journal.lines import Offset, SourcePosition
 from switchyard.ports.source import Page
 
 # A page of the books. A partition with so many is full; the batch in which it gets full is added whole.

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from switchyard.adapters.kafka import brokers, configuration, topics
 from switchyard.adapters.kafka.messages import headers_of
 from switchyard.adapters.kafka.partition import source_name
-from switchyard.domain.bus import BusEvent
+from switchyard.domain.journal.lines import BusEvent
 from switchyard.ports.publisher import BusUnavailable
 from switchyard.settings.kafka import KafkaSettings
 

@@ -1,10 +1,10 @@
 """What accounts have open, in the in-memory journal."""
 
 from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.ids import AccountId
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order
-from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import Order
 from switchyard.ports.accounts import UnfinishedFilter
 from switchyard.ports.journal import PAGE_MAX
 

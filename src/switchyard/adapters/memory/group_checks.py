@@ -5,8 +5,8 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import msgspec
 
-from switchyard.domain.changes import Change
 from switchyard.domain.errors import GroupRejected
+from switchyard.domain.journal.changes import Change
 
 # An odd number of backslashes before it: an even number is escaped text, which every engine can store.
 _NUL_IN_JSON = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")

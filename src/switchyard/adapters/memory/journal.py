@@ -10,11 +10,8 @@ import msgspec
 
 from switchyard.adapters.installation import random_installation
 from switchyard.adapters.memory.group_checks import check_rows_differ, check_storable
-from switchyard.domain.chain import GENESIS, head_text, link, stamp
-from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Execution, Outcome, check_kills_alone
+from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.domain.events import JournalEvent
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import (
     AccountId,
     Installation,
@@ -24,14 +21,15 @@ from switchyard.domain.ids import (
     VenueName,
     last_generation,
 )
-from switchyard.domain.kills import Kill, KillOrder, active_twin, covering
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.lines import AuditLine
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
-from switchyard.domain.positions import Position, PositionKey
-from switchyard.domain.risk.book import Book
-from switchyard.domain.risk.exposure import AccountExposure, CurrencyReserve, SymbolExposure, is_unaccepted
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Cursor, Execution, Outcome, check_kills_alone
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.journal.lines import GENESIS, AuditLine, head_text, link, stamp
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxKind, OutboxRow
+from switchyard.domain.risk.exposure import AccountExposure, Book, CurrencyReserve, SymbolExposure, is_unaccepted
+from switchyard.domain.risk.kills import Kill, KillOrder, active_twin, covering
 from switchyard.ports.epochs import EPOCH_GAP
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 

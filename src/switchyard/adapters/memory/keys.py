@@ -4,9 +4,9 @@ from collections.abc import Collection
 from datetime import datetime
 
 from switchyard.adapters.memory.journal import MemoryJournal
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
-from switchyard.domain.lifecycle import is_final
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.lifecycle import is_final
 from switchyard.ports.keys import KeyId, Reaped
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import LANES
+from switchyard.domain.orders.outbox import LANES
 from switchyard.ports.clock import Clock
 from switchyard.ports.lanes import NOTHING_DECLARED, LaneShare, difference
 from switchyard.ports.liveness import Liveness

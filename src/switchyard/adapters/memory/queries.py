@@ -6,13 +6,13 @@ from typing import Literal
 
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.domain.changes import Execution
-from switchyard.domain.events import JournalEvent
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.ids import AccountId, OrderId, VenueName, last_generation
-from switchyard.domain.lifecycle import Status
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
-from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.domain.journal.changes import Execution
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.lifecycle import Status
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox import Due, KnownState, OutboxCount, QueueHead, nothing_known
 from switchyard.ports.outbox_listing import DOUBTS_MAX

@@ -2,8 +2,8 @@
 
 from decimal import Decimal
 
-from switchyard.domain.facts import Quote
-from switchyard.domain.money import ONE
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.values import ONE
 from switchyard.ports.clock import Clock
 from switchyard.ports.quote_source import TimedQuote
 

@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Self
 
 from switchyard.adapters.memory.journal import MemoryJournal
-from switchyard.domain.changes import Change, Execution
-from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.accounts.positions import Position
 from switchyard.domain.ids import OrderId
-from switchyard.domain.kills import Kill, KillOrder
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
-from switchyard.domain.positions import Position
+from switchyard.domain.journal.changes import Change, Execution
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.domain.risk.exposure import TotalsKey
+from switchyard.domain.risk.kills import Kill, KillOrder
 from switchyard.ports.rebuild import PlacedEvent, RebuiltIdentity
 
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from switchyard.domain.bus import Place
 from switchyard.domain.ids import WorkerId
+from switchyard.domain.journal.lines import Place
 from switchyard.ports.relay_lease import Lease, LeaseLost
 
 

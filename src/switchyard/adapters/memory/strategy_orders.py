@@ -2,9 +2,8 @@
 
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.lines import data_text
-from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
-from switchyard.domain.pdca.metrics.orders import READ_EVENTS, OrderRow, strategy_orders
+from switchyard.domain.journal.lines import data_text
+from switchyard.domain.strategies.metrics import READ_EVENTS, OrderRow, StrategyOrder, Window, strategy_orders
 from switchyard.ports.strategy_orders import ORDERS_MAX
 
 

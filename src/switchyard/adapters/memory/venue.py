@@ -8,11 +8,11 @@ from typing import Literal
 import msgspec
 
 from switchyard.adapters.venues.paper.recent import RecentReports
-from switchyard.domain.amends import Amend
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
-from switchyard.domain.money import ONE, ZERO
-from switchyard.domain.orders import Order
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.values import ONE, ZERO
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
     Accepted,

@@ -10,7 +10,8 @@ import msgspec
 from switchyard.adapters.pdca.requests import decoded_request, enqueue_batch
 from switchyard.adapters.pdca.session import Engine, Session, moment
 from switchyard.adapters.pdca.strategies import find_strategy, of_tenants, set_strategy, tenant_list
-from switchyard.domain.pdca.requests import (
+from switchyard.domain.strategies.registry import Strategy, StrategyKey, Tenants
+from switchyard.domain.strategies.requests import (
     ARTIFACT_BYTES_MAX,
     ARTIFACTS_PER_ITEM_MAX,
     ATTEMPTS_MAX,
@@ -22,7 +23,6 @@ from switchyard.domain.pdca.requests import (
     RecheckRequest,
     Tally,
 )
-from switchyard.domain.pdca.strategies import Strategy, StrategyKey, Tenants
 from switchyard.ports.pdca import Claimed, LostFence, NewArtifact, StoredArtifact
 
 MEDIA_TYPE_LENGTH_MAX = 100

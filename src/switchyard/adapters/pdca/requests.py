@@ -8,7 +8,8 @@ import msgspec
 from switchyard.adapters.pdca.session import Dialect, Engine, Row, Session, moment
 from switchyard.adapters.pdca.strategies import of_tenants, selected, selection, tenant_list
 from switchyard.domain.errors import IdempotencyConflict, InvalidField
-from switchyard.domain.pdca.requests import (
+from switchyard.domain.strategies.registry import StrategyKey, Tenants, tenants_digest
+from switchyard.domain.strategies.requests import (
     Artifact,
     ItemError,
     ItemResult,
@@ -18,7 +19,6 @@ from switchyard.domain.pdca.requests import (
     RunnerInfo,
     RunnerName,
 )
-from switchyard.domain.pdca.strategies import StrategyKey, Tenants, tenants_digest
 from switchyard.ports.pdca import PAGE_MAX, Created, ItemPage, StoredRequest, UnknownStrategies
 
 # Items of a request that names its strategies: each is a statement of its own. A bulk request has no such bound.

@@ -13,8 +13,8 @@ from switchyard.adapters.pdca.session import Dialect, Row
 from switchyard.adapters.sqlite.connections import connect
 from switchyard.adapters.sqlite.open_files import OpenFiles
 from switchyard.adapters.threads import WorkerThreads
-from switchyard.domain.chain import GENESIS, stamp
 from switchyard.domain.errors import CannotStart, OutcomeUnknown, SchemaMismatch
+from switchyard.domain.journal.lines import GENESIS, stamp
 from switchyard.ports.pdca import PdcaUnavailable
 
 T = TypeVar("T")

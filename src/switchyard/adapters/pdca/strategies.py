@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 
 from switchyard.adapters.pdca.session import Engine, Session
-from switchyard.domain.bus import Place
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.domain.pdca.requests import Filter
-from switchyard.domain.pdca.strategies import (
+from switchyard.domain.journal.lines import Place
+from switchyard.domain.strategies.registry import (
     HEALTHS,
     STRATEGIES_MAX,
     Strategy,
@@ -19,6 +18,7 @@ from switchyard.domain.pdca.strategies import (
     Tenant,
     Tenants,
 )
+from switchyard.domain.strategies.requests import Filter
 from switchyard.ports.pdca import (
     PAGE_MAX,
     Registered,

@@ -3,9 +3,9 @@
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.tables import ORDERS, POSITIONS
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.ids import AccountId
-from switchyard.domain.orders import Order
-from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.domain.orders.order import Order
 from switchyard.ports.accounts import UnfinishedFilter
 from switchyard.ports.journal import PAGE_MAX
 

@@ -8,9 +8,9 @@ import msgspec
 
 from switchyard.adapters.postgres.claims import breaches_from, claim_arguments
 from switchyard.adapters.postgres.connection import Record
-from switchyard.domain.changes import Change, Committed, Conflict, Outcome, check_kills_alone
-from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.kills import Kill
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome, check_kills_alone
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.risk.kills import Kill
 from switchyard.ports.journal import Head
 
 _encoder = msgspec.json.Encoder()  # decimals as strings, times in RFC 3339, as `json_populate_recordset` reads them

@@ -8,13 +8,23 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import astuple
 
-from switchyard.domain.changes import Change
 from switchyard.domain.ids import OrderId
-from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Order
-from switchyard.domain.risk.book import claimed_order
-from switchyard.domain.risk.claims import NO_LIMITS, Added, Breach, BreachCode, Claim, Limits, added_by, claimed_by
-from switchyard.domain.risk.reservations import SUMS, Reserved
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.order import Order
+from switchyard.domain.risk.claims import (
+    NO_LIMITS,
+    SUMS,
+    Added,
+    Breach,
+    BreachCode,
+    Claim,
+    Limits,
+    Reserved,
+    added_by,
+    claimed_by,
+)
+from switchyard.domain.risk.exposure import claimed_order
+from switchyard.domain.values import ZERO
 
 _encoder = msgspec.json.Encoder()  # decimals as strings, as `json_to_recordset` reads them
 _breaches = msgspec.json.Decoder(dict[int, tuple[BreachCode, Decimal, Decimal, bool]])

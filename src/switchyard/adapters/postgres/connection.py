@@ -8,7 +8,7 @@ from typing import TypeAlias
 import asyncpg
 
 from switchyard.domain.errors import CannotStart
-from switchyard.domain.money import canonical
+from switchyard.domain.values import canonical
 
 Connection: TypeAlias = asyncpg.Connection
 Record: TypeAlias = asyncpg.Record

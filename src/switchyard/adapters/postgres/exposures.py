@@ -8,10 +8,10 @@ from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import Record
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.tables import POSITIONS
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
 from switchyard.domain.ids import AccountId
-from switchyard.domain.positions import ACCOUNT_TOTAL
+from switchyard.domain.risk.claims import WINDOW_ORDERS_MAX
 from switchyard.domain.risk.exposure import FLAT, AccountExposure, SymbolExposure, Totals
-from switchyard.domain.risk.window import WINDOW_ORDERS_MAX
 
 _SYMBOLS = """
 SELECT held.account_id, held.symbol, held.qty, coalesce(open.buys, 0), coalesce(open.sells, 0)

@@ -5,8 +5,8 @@ from datetime import datetime
 import msgspec
 
 from switchyard.adapters.postgres.connection import Connection, Record
-from switchyard.domain.changes import Cursor
 from switchyard.domain.ids import Installation
+from switchyard.domain.journal.changes import Cursor
 from switchyard.ports.epochs import EPOCH_GAP
 from switchyard.ports.journal import Epoch, Head
 

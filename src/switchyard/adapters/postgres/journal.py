@@ -37,14 +37,14 @@ from switchyard.adapters.postgres.exposures import (
 )
 from switchyard.adapters.postgres.reader import Reader, is_local_only
 from switchyard.adapters.tables import EVENT_COLUMNS, POSITIONS
-from switchyard.domain.amends import by_amend_id
-from switchyard.domain.chain import GENESIS
-from switchyard.domain.changes import Change, Cursor, Outcome
+from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalUnavailable, OutcomeUnknown
-from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position, PositionKey
+from switchyard.domain.journal.changes import Change, Cursor, Outcome
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.journal.lines import GENESIS
+from switchyard.domain.orders.amends import by_amend_id
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.risk.exposure import AccountExposure, CurrencyReserve, SymbolExposure
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 

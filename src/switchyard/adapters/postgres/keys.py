@@ -6,9 +6,9 @@ from datetime import datetime
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.tables import IDEMPOTENCY_KEYS
 from switchyard.domain.errors import OutcomeUnknown
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
-from switchyard.domain.lifecycle import FINAL
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.lifecycle import FINAL
 from switchyard.ports.keys import KeyId, Reaped
 
 _ENTRY = f"""

@@ -6,7 +6,7 @@ from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.tables import KILLS
 from switchyard.domain.ids import KillId, OrderId
-from switchyard.domain.kills import Kill
+from switchyard.domain.risk.kills import Kill
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 
 _KILLS = f"SELECT {KILLS.column_list} FROM kills"

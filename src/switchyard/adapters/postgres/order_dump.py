@@ -6,7 +6,7 @@ from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.tables import ORDERS
 from switchyard.domain.ids import OrderId
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.order import Order
 from switchyard.domain.risk.exposure import TotalsKey
 
 # Rows per fetch of the cursor: well under a megabyte.

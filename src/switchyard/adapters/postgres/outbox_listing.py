@@ -8,10 +8,10 @@ import asyncpg
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.tables import EVENT_COLUMNS, ORDERS, OUTBOX_ORDERS
-from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import OrderId
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox_listing import DOUBTS_MAX
 

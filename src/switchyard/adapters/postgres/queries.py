@@ -8,12 +8,12 @@ from typing import Any, Literal
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.tables import EVENT_COLUMNS, EXECUTIONS, ORDERS, POSITIONS
-from switchyard.domain.changes import Execution
-from switchyard.domain.events import JournalEvent
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxKey, OutboxKind
-from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.domain.journal.changes import Execution
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxKind
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 from switchyard.ports.outbox import Due, KnownState, OutboxCount, QueueHead, nothing_known
 from switchyard.ports.queries import OrderFilter

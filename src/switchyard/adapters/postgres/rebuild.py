@@ -18,14 +18,14 @@ from switchyard.adapters.tables import (
     STATE_TABLES,
     Table,
 )
-from switchyard.domain.changes import Execution
-from switchyard.domain.events import JournalEvent
-from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.kills import Kill, KillOrder
-from switchyard.domain.lines import data_text
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
-from switchyard.domain.positions import Position
+from switchyard.domain.accounts.positions import Position
+from switchyard.domain.journal.changes import Execution
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.journal.lines import data_text
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxRow
+from switchyard.domain.risk.kills import Kill, KillOrder
 from switchyard.ports.rebuild import PlacedEvent, RebuiltIdentity
 
 # As in schema/programs/segments.sql.

@@ -5,11 +5,11 @@ from typing import Any
 
 from switchyard.adapters.postgres.connection import Record
 from switchyard.adapters.tables import KILLS, ORDERS, OUTBOX_ORDERS, POSITIONS
-from switchyard.domain.events import JournalEvent
-from switchyard.domain.kills import Kill
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.domain.positions import Position
+from switchyard.domain.accounts.positions import Position
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxRow
+from switchyard.domain.risk.kills import Kill
 
 STATE_COLUMNS = f"{ORDERS.qualified('orders')}, {OUTBOX_ORDERS.qualified('outbox')}"
 """An order beside one of its outbox rows, joined in one statement so that both come from one snapshot."""

@@ -2,8 +2,7 @@
 
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
-from switchyard.domain.pdca.metrics.orders import READ_EVENTS, OrderRow, id_range, strategy_orders
+from switchyard.domain.strategies.metrics import READ_EVENTS, OrderRow, StrategyOrder, Window, id_range, strategy_orders
 from switchyard.ports.strategy_orders import ORDERS_MAX
 
 _ORDERS = """

@@ -4,9 +4,9 @@ from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.claims import OPEN_ORDERS
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.tables import ORDERS, POSITIONS
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.ids import AccountId
-from switchyard.domain.orders import Order
-from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.domain.orders.order import Order
 from switchyard.ports.accounts import UnfinishedFilter
 from switchyard.ports.journal import PAGE_MAX
 

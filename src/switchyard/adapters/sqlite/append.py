@@ -10,12 +10,12 @@ import msgspec
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.tables import KEY_RESULTS, STATE_TABLES, Table, fragments
-from switchyard.domain.changes import Change, Committed, Conflict, Outcome, is_unqueued
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import last_generation
-from switchyard.domain.kills import Kill
-from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome, is_unqueued
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.domain.risk.claims import Breach
+from switchyard.domain.risk.kills import Kill
 
 _EVENTS = Table("events", rows.EventRow.__struct_fields__, key=("seq",))
 # The columns that statements compare or sort by, which needs one fixed form. The encoder omits the fraction of a whole

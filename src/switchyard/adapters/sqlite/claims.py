@@ -11,11 +11,11 @@ import apsw
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.tables import ORDERS, POSITIONS
-from switchyard.domain.changes import Change, Conflict
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.positions import ACCOUNT_TOTAL
-from switchyard.domain.risk.book import Book
-from switchyard.domain.risk.window import WINDOW_ORDERS_MAX
+from switchyard.domain.journal.changes import Change, Conflict
+from switchyard.domain.risk.claims import WINDOW_ORDERS_MAX
+from switchyard.domain.risk.exposure import Book
 
 # The open orders by the two partial indexes that exist for other reasons: an order that is not open at its venue is
 # open if its own outbox row is not settled. An index over all statuses would be written with every order.

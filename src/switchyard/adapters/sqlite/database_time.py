@@ -8,7 +8,7 @@ import msgspec
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.journal import SqliteJournal
 from switchyard.adapters.system_clock import boot_id, boot_seconds
-from switchyard.domain.chain import stamp
+from switchyard.domain.journal.lines import stamp
 from switchyard.ports.clock import Clock
 from switchyard.ports.database_time import StoredTime, TimeReading
 

@@ -22,11 +22,11 @@ from switchyard.adapters.sqlite.statements import (
 )
 from switchyard.adapters.sqlite.strays import reported_before
 from switchyard.adapters.tables import ORDERS
-from switchyard.domain.changes import Change, Conflict
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import OrderId
-from switchyard.domain.kills import Kill, active_twin, covering
-from switchyard.domain.orders import Order
+from switchyard.domain.journal.changes import Change, Conflict
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.order import Order
+from switchyard.domain.risk.kills import Kill, active_twin, covering
 
 # An entry takes about 200 bytes. Beyond this number all are forgotten, and read again where they are needed.
 REMEMBERED_MAX = 50_000

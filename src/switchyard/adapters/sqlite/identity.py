@@ -5,9 +5,9 @@ from datetime import datetime
 import apsw
 import msgspec
 
-from switchyard.domain.chain import stamp
-from switchyard.domain.changes import Cursor
 from switchyard.domain.ids import Installation
+from switchyard.domain.journal.changes import Cursor
+from switchyard.domain.journal.lines import stamp
 from switchyard.ports.epochs import EPOCH_GAP
 from switchyard.ports.journal import Epoch
 

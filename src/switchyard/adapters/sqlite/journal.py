@@ -26,14 +26,14 @@ from switchyard.adapters.sqlite.statements import (
     SELECT_STATES,
 )
 from switchyard.adapters.tables import EVENT_COLUMNS
-from switchyard.domain.amends import by_amend_id
-from switchyard.domain.chain import GENESIS, head_text, link, stamp
-from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Outcome, check_kills_alone
+from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalBroken, JournalUnavailable
-from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position, PositionKey
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Cursor, Outcome, check_kills_alone
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.journal.lines import GENESIS, head_text, link, stamp
+from switchyard.domain.orders.amends import by_amend_id
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.risk.exposure import AccountExposure, CurrencyReserve, SymbolExposure
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 

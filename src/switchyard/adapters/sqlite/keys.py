@@ -11,10 +11,10 @@ from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.journal import SqliteJournal
 from switchyard.adapters.tables import IDEMPOTENCY_KEYS
-from switchyard.domain.chain import stamp
-from switchyard.domain.idempotency import KeyEntry, counted_from
 from switchyard.domain.ids import AccountId
-from switchyard.domain.lifecycle import FINAL
+from switchyard.domain.journal.lines import stamp
+from switchyard.domain.orders.keys import KeyEntry, counted_from
+from switchyard.domain.orders.lifecycle import FINAL
 from switchyard.ports.keys import KeyId, Reaped
 
 _ENTRY = f"""

@@ -8,7 +8,7 @@ from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.statements import ACTIVE_KILLS
 from switchyard.adapters.tables import KILLS
 from switchyard.domain.ids import KillId, OrderId
-from switchyard.domain.kills import Kill
+from switchyard.domain.risk.kills import Kill
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 
 _ORDERS = """

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import LANES
+from switchyard.domain.orders.outbox import LANES
 from switchyard.ports.lanes import NOTHING_DECLARED, LaneShare
 
 

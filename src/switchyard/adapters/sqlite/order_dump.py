@@ -9,7 +9,7 @@ from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import connect
 from switchyard.adapters.tables import ORDERS
 from switchyard.domain.ids import OrderId
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.order import Order
 from switchyard.domain.risk.exposure import TotalsKey
 
 # A few megabytes of orders at a time.

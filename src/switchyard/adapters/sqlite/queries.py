@@ -11,13 +11,13 @@ from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.statements import SELECT_OUTBOX_OF, SELECT_STATES
 from switchyard.adapters.sqlite.strays import reported_before
 from switchyard.adapters.tables import EVENT_COLUMNS, EXECUTIONS, ORDERS, POSITIONS
-from switchyard.domain.chain import stamp
-from switchyard.domain.changes import Execution
-from switchyard.domain.events import JournalEvent
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxKey, OutboxKind
-from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.domain.journal.changes import Execution
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.journal.lines import stamp
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxKey, OutboxKind
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 from switchyard.ports.outbox import Due, KnownState, OutboxCount, QueueHead, nothing_known
 from switchyard.ports.queries import OrderFilter

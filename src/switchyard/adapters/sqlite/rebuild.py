@@ -12,14 +12,13 @@ import apsw
 from switchyard.adapters.sqlite import identity, rows
 from switchyard.adapters.sqlite.connections import connect, hold_alone
 from switchyard.adapters.tables import STATE_TABLES
-from switchyard.domain.chain import stamp
-from switchyard.domain.changes import Execution
-from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.kills import Kill, KillOrder
-from switchyard.domain.lines import data_text
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
-from switchyard.domain.positions import Position
+from switchyard.domain.accounts.positions import Position
+from switchyard.domain.journal.changes import Execution
+from switchyard.domain.journal.lines import data_text, stamp
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxRow
+from switchyard.domain.risk.kills import Kill, KillOrder
 from switchyard.ports.rebuild import PlacedEvent, RebuiltIdentity
 
 # Rows per statement: a few megabytes of JSON.

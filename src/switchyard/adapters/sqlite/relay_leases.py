@@ -3,8 +3,8 @@
 from switchyard.adapters import relay_rows
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.journal import SqliteJournal
-from switchyard.domain.bus import Place
 from switchyard.domain.ids import WorkerId
+from switchyard.domain.journal.lines import Place
 from switchyard.ports.relay_lease import Lease, LeaseLost
 
 # SQLite writes a numbered parameter as `?1`.

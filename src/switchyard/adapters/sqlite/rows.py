@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from switchyard.adapters.tables import IDEMPOTENCY_KEYS, KILLS, ORDERS, OUTBOX_ORDERS, POSITIONS
-from switchyard.domain.events import JournalEvent
-from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.kills import Kill
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.domain.positions import Position
+from switchyard.domain.accounts.positions import Position
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxRow
+from switchyard.domain.risk.kills import Kill
 
 _encoder = msgspec.json.Encoder()  # decimals as strings: SQLite reads a JSON number as a double
 

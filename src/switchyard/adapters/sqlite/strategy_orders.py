@@ -7,10 +7,9 @@ import apsw
 
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.rows import json_array
-from switchyard.domain.chain import stamp
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
-from switchyard.domain.pdca.metrics.orders import READ_EVENTS, OrderRow, id_range, strategy_orders
+from switchyard.domain.journal.lines import stamp
+from switchyard.domain.strategies.metrics import READ_EVENTS, OrderRow, StrategyOrder, Window, id_range, strategy_orders
 from switchyard.ports.strategy_orders import ORDERS_MAX
 
 _ORDERS = """

@@ -55,9 +55,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from switchyard.adapters.venues.one_by_one import OneByOne
-from switchyard.domain.amends import Amend
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import (
     Capabilities,
     OnDeparture,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Ambiguous, OnDeparture, SendOutcome, ignore_departure
 
 log = structlog.get_logger()

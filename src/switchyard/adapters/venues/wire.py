@@ -37,9 +37,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.money import ZERO, positive_amount, signed_amount
-from switchyard.domain.orders import OrderType, Side, TimeInForce
-from switchyard.domain.reports import ExecType, ReportStatus
+from switchyard.domain.orders.order import OrderType, Side, TimeInForce
+from switchyard.domain.orders.reports import ExecType, ReportStatus
+from switchyard.domain.values import ZERO, positive_amount, signed_amount
 
 IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 # The error names that the adapter interprets; all others are only reported.

@@ -3,8 +3,6 @@
 They read no clock and no database; the caller commits the change, and decides again when a row has moved on.
 """
 
-from switchyard.domain.decisions.absent import record_absent
-from switchyard.domain.decisions.accept import accept
 from switchyard.domain.decisions.amend import (
     adopt_amend,
     check_amendable,
@@ -12,27 +10,48 @@ from switchyard.domain.decisions.amend import (
     record_amended,
     request_amend,
 )
-from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.attempts import (
+    accept,
+    adopt_order,
+    adopt_qty,
     begin_attempt,
+    cancel_killed,
+    clear_kill,
+    end_killed,
     end_too_old,
     end_unsent,
+    may_be_elsewhere,
+    may_move,
+    record_absent,
     record_doubt,
     record_exhausted,
     record_expired,
     record_rejected,
     record_sent,
     record_unsent,
+    repeat_cancel,
+    request_cancel,
+    reroute,
+    set_kill,
     unless_lost,
 )
-from switchyard.domain.decisions.cancel import repeat_cancel, request_cancel
-from switchyard.domain.decisions.deadlines import SEND_DEADLINES, RetryLimits, backoff, is_past_deadline, retry_limits
-from switchyard.domain.decisions.kill import cancel_killed, clear_kill, end_killed, set_kill
-from switchyard.domain.decisions.moves import adopt_order, adopt_qty, may_be_elsewhere, may_move, reroute
-from switchyard.domain.decisions.operator import decide_by_hand
-from switchyard.domain.decisions.reports import apply_report, set_aside_report, unmatched_report
-from switchyard.domain.decisions.results import record_result
-from switchyard.domain.decisions.revise import early_mark, revise_execution
+from switchyard.domain.decisions.reports import (
+    apply_report,
+    decide_by_hand,
+    early_mark,
+    revise_execution,
+    set_aside_report,
+    unmatched_report,
+)
+from switchyard.domain.decisions.rows import (
+    SEND_DEADLINES,
+    RetryLimits,
+    backoff,
+    is_at_venue,
+    is_past_deadline,
+    record_result,
+    retry_limits,
+)
 
 __all__ = [
     "SEND_DEADLINES",

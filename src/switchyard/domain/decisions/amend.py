@@ -6,8 +6,6 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
-from switchyard.domain.amends import AMENDS_MAX, Amend, amend_of, amend_rows, last_id, open_amend, payload_of
-from switchyard.domain.changes import Change, merged
 from switchyard.domain.decisions.rows import (
     closed_rows,
     ended_attempt,
@@ -17,17 +15,19 @@ from switchyard.domain.decisions.rows import (
     touched,
 )
 from switchyard.domain.errors import AmendPending, CancelPending, OrderFinal, QtyFilled, TooManyAmends
-from switchyard.domain.events import EventType, change_of, event, key_fact
-from switchyard.domain.facts import OrderFact
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.lifecycle import FINAL, Step, is_final, next_status
-from switchyard.domain.money import plain
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import SETTLED, MayBeLost, OrderState, OutboxRow, never_lost, queued_row
-from switchyard.domain.reasons import SendCode
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.journal.changes import Change, merged
+from switchyard.domain.journal.events import EventType, change_of, event, key_fact
+from switchyard.domain.journal.facts import OrderFact
+from switchyard.domain.orders.amends import AMENDS_MAX, Amend, amend_of, amend_rows, last_id, open_amend, payload_of
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.lifecycle import FINAL, Step, is_final, next_status
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import SETTLED, MayBeLost, OrderState, OutboxRow, never_lost, queued_row
+from switchyard.domain.orders.reasons import SendCode
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.risk.claims import Claim
+from switchyard.domain.values import plain
 
 _END_STEPS: dict[str, Step] = {"CANCELED": "canceled", "EXPIRED": "expire", "REJECTED": "reject"}
 assert set(_END_STEPS) == FINAL - {"FILLED"}

@@ -1,34 +1,67 @@
-"""An attempt to send a row: its begin, and each outcome it can have."""
+"""Accept an order, begin an attempt to send it, and each outcome of an attempt: sent, unsent, rejected, in doubt,
+absent.
+
+Also what ends or changes a row without an answer: a reroute, a cancel, a kill. Pure.
+"""
 
 from datetime import datetime
+from decimal import Decimal
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from switchyard.domain.amends import amend_of
-from switchyard.domain.changes import Change, Execution
-from switchyard.domain.decisions.amend import record_amend_refused, record_amended
-from switchyard.domain.decisions.at_venue import is_at_venue, record_contradicted
-from switchyard.domain.decisions.deadlines import RetryLimits, is_past_deadline
+from switchyard.domain.decisions.amend import adopt_amend, record_amend_refused, record_amended
 from switchyard.domain.decisions.rows import (
+    RetryLimits,
     closed_rows,
+    dropped_amends,
     ended_attempt,
     evidence_step,
     has_pending_cancel,
+    is_at_venue,
+    is_past_deadline,
     moved,
     order_change,
+    record_contradicted,
+    results_of,
     stepped,
     touched,
     with_bytes,
 )
-from switchyard.domain.events import event
-from switchyard.domain.facts import DoubtFact, ReportFact
-from switchyard.domain.ids import WorkerId
-from switchyard.domain.lifecycle import Step, is_final
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import MayBeLost, OrderState, OutboxRow
-from switchyard.domain.reasons import ExpiryReason, RejectCode, SendCode, bounded_detail, described, rejection_reason
-from switchyard.domain.reports import rejection_id
+from switchyard.domain.errors import KillCleared, OrderFinal
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
+from switchyard.domain.journal.changes import Change, Execution, merged
+from switchyard.domain.journal.events import SYSTEM_ACCOUNT, accepted_order, event, key_fact
+from switchyard.domain.journal.facts import (
+    AcceptedFact,
+    DoubtFact,
+    KillClearedFact,
+    KillFact,
+    Quote,
+    RejectedFact,
+    ReportFact,
+    RerouteFact,
+    RouteFact,
+)
+from switchyard.domain.orders.amends import amend_of, open_amend
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.lifecycle import Step, is_final, next_status
+from switchyard.domain.orders.order import Order, OrderRequest
+from switchyard.domain.orders.outbox import SETTLED, MayBeLost, OrderState, OutboxRow, never_lost, queued_row
+from switchyard.domain.orders.reasons import (
+    ExpiryReason,
+    RejectCode,
+    SendCode,
+    bounded_detail,
+    described,
+    rejection_reason,
+)
+from switchyard.domain.orders.reports import rejection_id
+from switchyard.domain.risk.checks import Violation, order_reason
+from switchyard.domain.risk.claims import Claim, Terms
+from switchyard.domain.risk.kills import Kill, was_tried
+from switchyard.domain.values import ONE, ZERO
 
 
 def begin_attempt(state: OrderState, row: OutboxRow, worker: WorkerId, now: datetime) -> Change:
@@ -219,3 +252,299 @@ def _given_up(
         return order_change("OrderUpdated", state, touched(state.order, now), (dead,))
     step: Step = "cancel_rejected_part_filled" if state.order.filled_qty else "cancel_rejected"
     return order_change("OrderUpdated", state, stepped(state.order, step, now), (dead,))
+
+
+def accept(
+    request: OrderRequest,
+    *,
+    account: AccountId,
+    order_id: OrderId,
+    venue: VenueName,
+    venue_client_order_id: VenueClientOrderId,
+    key: KeyEntry | None,
+    quote: Quote | None,
+    now: datetime,
+    trace_id: str | None = None,
+    requested_at: datetime | None = None,
+    violation: Violation | None = None,
+    terms: Terms | None = None,
+    claim: Claim | None = None,
+    expires_at: datetime | None = None,
+    route: RouteFact | None = None,
+) -> Change:
+    """Accept a checked request: the order, its key and its outbox row, in one change.
+
+    With a violation the order is rejected instead, in the same form: it keeps its key, so that every repeat gets the
+    same answer, and has no outbox row (ADR 18). `terms` say what an accepted order reserves while it is open, `claim`
+    the limits that its commit has to keep (ADR 22), `expires_at` when the trading day of a DAY order ends, `route` how
+    its venue was chosen, where there was a choice.
+    """
+    assert request.time_in_force is not None, "the request was not checked"
+    order = Order(
+        order_id=order_id,
+        account_id=account,
+        client_order_id=request.client_order_id,
+        venue_client_order_id=venue_client_order_id,
+        symbol=request.symbol,
+        side=request.side,
+        type=request.type,
+        time_in_force=request.time_in_force,
+        qty=request.qty,
+        price=request.price,
+        stop_price=request.stop_price,
+        status="ACCEPTED" if violation is None else "REJECTED",
+        filled_qty=ZERO,
+        filled_notional=ZERO,
+        venue=venue,
+        venue_order_id=None,
+        reason=None if violation is None else order_reason(violation),
+        strategy=request.strategy,
+        tags=request.tags,
+        accepted_at=now,
+        updated_at=now,
+        version=1,
+        trace_id=trace_id,
+        requested_at=requested_at,
+        operation=None if key is None else key.operation,
+        idempotency_key=None if key is None else key.idempotency_key,
+        currency=None if terms is None else terms.currency,
+        multiplier=ONE if terms is None else terms.multiplier,
+        reserve_price=request.price if terms is None else terms.price,
+        reducing=terms is not None and terms.reducing,
+        expires_at=expires_at,
+        reduce_only=terms is not None and terms.reduce_only,
+    )
+    fact = AcceptedFact(
+        order=accepted_order(order),
+        venue_client_order_id=venue_client_order_id,
+        idempotency=None if key is None else key_fact(key, now),
+        quote=quote,
+        route=route,
+    )
+    keys = () if key is None else (key,)
+    if violation is not None:
+        rejected = RejectedFact(
+            order=fact.order,
+            venue_client_order_id=venue_client_order_id,
+            idempotency=fact.idempotency,
+            quote=quote,
+            route=route,
+            reason=violation.reason,
+            detail=bounded_detail(violation.detail) or "",
+        )
+        rejection = event("RiskRejected", account, order_id, rejected)
+        return Change(events=(rejection,), orders=(order,), keys=keys, results=results_of(order))
+    return Change(
+        events=(event("OrderAccepted", account, order_id, fact),),
+        orders=(order,),
+        keys=keys,
+        outbox=(queued_row(order, "new", 1, now),),
+        claims=() if claim is None else (claim,),
+    )
+
+
+def record_absent(state: OrderState, row: OutboxRow, now: datetime) -> Change:
+    """End the doubt about this client order id; a GTC or DAY order is sent again under it.
+
+    An amend that is proven absent ends without effect.
+
+    The next outcome then counts as on a first attempt, because nothing is in doubt any more. An order that is
+    cancelled or past its deadline ends. No other id and no other venue is ever permitted: the row keeps `bytes_sent`.
+    """
+    assert row.kind != "cancel", "the absence of an order says nothing about a cancel"
+    if row.kind == "amend":
+        # Judged on a market that has moved on since: the account amends again if it still wants to.
+        return record_amend_refused(state, row, "ABSENT_AT_VENUE", now)
+    order = state.order
+    if order.status not in ("SENDING", "UNKNOWN", "CANCEL_REQUESTED") or order.venue_order_id or order.filled_qty:
+        # A report or an answer has shown the order: evidence wins over a lookup that does not find it.
+        return record_sent(state, row, order.venue_order_id, now)
+    row = with_bytes(row, True)
+    dead = ended_attempt(row, now, "dead", "ABSENT_AT_VENUE", None)
+    if has_pending_cancel(state):
+        ended = touched(order, now, status="CANCELED", reason="ABSENT_AT_VENUE")
+        return order_change("OrderUpdated", state, ended, (dead, *closed_rows(state, now)))
+    if is_past_deadline(order, now):
+        ended = stepped(order, "expire", now, reason="ABSENT_AT_VENUE")
+        return order_change("OrderUpdated", state, ended, (dead, *closed_rows(state, now)))
+    again = ended_attempt(row, now, "failed", "ABSENT_AT_VENUE", None, next_attempt_at=now)
+    return order_change("OrderUpdated", state, stepped(order, "unsent", now), (again,))
+
+
+def may_move(state: OrderState) -> bool:
+    """Whether the order is proven unsent: no attempt ever began, or each one ended before its first byte.
+
+    An order in doubt never moves, and neither does one that a lookup found absent: that settles one client order id at
+    one venue. A venue that answered 429 has seen the order, so it does not move either.
+    """
+    row = state.find("new", 1)
+    if row is None or row.bytes_sent or row.status not in ("queued", "failed"):
+        return False
+    # An amend that waits for the order was accepted by what its venue can do.
+    return state.order.status == "ACCEPTED" and not is_at_venue(state.order) and open_amend(state) is None
+
+
+def reroute(state: OrderState, to: VenueName, reason: str, now: datetime) -> Change:
+    """Give the order to another venue, due at once; it keeps its place in its line and its client order id."""
+    assert may_move(state), "the order may be at its venue"
+    order, row = state.order, state.row("new", 1)
+    assert to != order.venue, "the order is at this venue already"
+    fact = RerouteFact(from_venue=order.venue, to=to, reason=bounded_detail(reason) or "")
+    waiting = moved(row, now, venue=to, next_attempt_at=now)
+    return order_change("OrderRerouted", state, touched(order, now, venue=to), (waiting,), reroute=fact)
+
+
+def may_be_elsewhere(state: OrderState) -> bool:
+    """Whether, after a restore, the order may be at another venue of its route, or there under a later id of its key.
+
+    The lost history may have sent it there. Nothing of it has departed from here since the restore.
+    """
+    row = state.find("new", 1)
+    if row is None or is_at_venue(state.order) or row.status not in ("queued", "failed", "uncertain"):
+        return False
+    return not row.attempt or (row.status == "uncertain" and row.last_error == "RESTORED")
+
+
+def adopt_order(
+    state: OrderState,
+    at: VenueName,
+    client_order_id: VenueClientOrderId,
+    now: datetime,
+    venue_order_id: str | None = None,
+    qty: Decimal | None = None,
+) -> Change | None:
+    """The lost history sent the order to this venue, under this id: it goes on there.
+
+    Under a later id of its key it goes on as after an amend that has replaced it, with the quantity of that order.
+    None if it has departed from here.
+    """
+    if not may_be_elsewhere(state):
+        return None
+    changes: list[Change] = []
+
+    def add(change: Change) -> None:
+        nonlocal state
+        changes.append(change)
+        rows = {row.key: row for row in (*state.outbox, *change.outbox)}
+        state = OrderState(order=change.orders[-1], outbox=tuple(rows.values()))
+
+    if state.row("new", 1).status != "uncertain":
+        add(record_doubt(state, state.row("new", 1), "EXECUTED_BEFORE", None, now))
+    if at != state.order.venue:
+        fact = RerouteFact(from_venue=state.order.venue, to=at, reason="found there after a restore")
+        rows = tuple(moved(row, now, venue=at) for row in state.outbox if row.status not in SETTLED)
+        add(order_change("OrderRerouted", state, touched(state.order, now, venue=at), rows, reroute=fact))
+    add(record_sent(state, state.row("new", 1), venue_order_id, now))
+    if client_order_id != state.order.venue_client_order_id:
+        amended = adopt_amend(
+            state,
+            client_order_id,
+            now,
+            replaces=True,
+            qty=qty,
+            price=None,
+            stop_price=None,
+            venue_order_id=venue_order_id,
+        )
+        assert amended is not None, "the id is new"
+        add(amended)
+    return merged(changes)
+
+
+def adopt_qty(state: OrderState, qty: Decimal, now: datetime) -> Change:
+    """The lost history sent the order with this quantity: it had decided that by a position that is not known here."""
+    order = touched(state.order, now, qty=qty)
+    closed: tuple[OutboxRow, ...] = ()
+    if order.filled_qty >= qty:
+        order = replace(order, status=next_status(order.status, "fill"))
+        closed = closed_rows(state, now)
+    return order_change("OrderUpdated", state, order, closed)
+
+
+def request_cancel(state: OrderState, now: datetime, may_be_lost: MayBeLost = never_lost) -> Change | None:
+    """Queue a cancel, or end an order that was never sent; none where a cancel is already under way.
+
+    A cancel that the venue acknowledged and did not carry out is not under way any more: a repeated request queues
+    another one. An order that a lost history may have sent comes into doubt, and its cancel waits for the venue.
+    """
+    order = state.order
+    if is_final(order.status):
+        raise OrderFinal
+    if has_pending_cancel(state):
+        return None
+    dropped = dropped_amends(state, may_be_lost, now)
+    if order.status == "ACCEPTED":
+        row = state.row("new", 1)
+        if may_be_lost(order, row):
+            doubt = record_doubt(state, row, "RESTORED", None, now)
+            rows = tuple(doubt.outbox[0] if one.key == row.key else one for one in state.outbox)
+            request = request_cancel(OrderState(order=doubt.orders[0], outbox=rows), now, may_be_lost)
+            assert request is not None, "it has no cancel"
+            return merged([doubt, request])
+        ended = stepped(order, "cancel", now, reason="CANCELED_BEFORE_SENDING")
+        row = ended_attempt(row, now, "dead", "CANCELED_BEFORE_SENDING", None)
+        return order_change("CancelRequested", state, ended, (row, *dropped))
+    cancel_count = sum(row.kind == "cancel" for row in state.outbox)
+    requested = stepped(order, "cancel", now)
+    if any(row.status == "dead" for row in dropped):
+        requested = msgspec.structs.replace(requested, amend_qty=None, amend_reserve_price=None)
+    cancel = queued_row(requested, "cancel", cancel_count + 1, now)
+    return order_change("CancelRequested", state, requested, (cancel, *dropped))
+
+
+def repeat_cancel(state: OrderState, number: int, now: datetime) -> Change | None:
+    """Queue another cancel in place of one that the venue acknowledged and did not carry out.
+
+    None where that is not the order's last cancel any more, or the order is not waiting for it.
+    """
+    cancels = [row for row in state.outbox if row.kind == "cancel"]
+    if state.order.status != "CANCEL_REQUESTED" or not cancels:
+        return None
+    last = max(cancels, key=lambda row: row.number)
+    return request_cancel(state, now) if last.number == number and last.status == "sent" else None
+
+
+def set_kill(kill: Kill) -> Change:
+    """Set a kill: from this commit on no covered order is accepted, and no attempt to send one begins."""
+    fact = KillFact(
+        kill_id=kill.kill_id,
+        account_id=kill.account_id,
+        strategy=kill.strategy,
+        venue=kill.venue,
+        symbol=kill.symbol,
+        mode=kill.mode,
+        by=kill.set_by,
+        reason=kill.set_reason,
+        set_at=kill.set_at,
+    )
+    return Change(events=(event("KillSwitchSet", SYSTEM_ACCOUNT, None, fact),), kills=(kill,))
+
+
+def clear_kill(kill: Kill, by: str, reason: str, now: datetime) -> Change:
+    """End a kill; raises KillCleared where it was cleared before."""
+    if kill.cleared_by is not None:
+        raise KillCleared(kill.kill_id, kill.cleared_by)
+    cleared = msgspec.structs.replace(
+        kill, cleared_by=by, cleared_reason=reason, cleared_at=max(now, kill.set_at), version=kill.version + 1
+    )
+    assert cleared.cleared_at is not None
+    fact = KillClearedFact(kill_id=kill.kill_id, by=by, reason=reason, cleared_at=cleared.cleared_at)
+    return Change(events=(event("KillSwitchCleared", SYSTEM_ACCOUNT, None, fact),), kills=(cleared,))
+
+
+def end_killed(state: OrderState, kill: Kill, now: datetime) -> Change:
+    """End an order of which nothing is at the venue, because a kill covers it."""
+    return end_unsent(state, "KILL_SWITCH", kill.kill_id, now)
+
+
+def cancel_killed(state: OrderState, kill: Kill, now: datetime, may_be_lost: MayBeLost = never_lost) -> Change | None:
+    """Cancel a covered order: end it, or queue a cancel; none where nothing is to be done.
+
+    A cancel that the venue rejected is not repeated: the answer shows `NOT_CANCELLABLE`, and a person decides.
+    """
+    if is_final(state.order.status):
+        return None
+    if state.order.status == "ACCEPTED" and not may_be_lost(state.order, state.row("new", 1)):
+        return end_killed(state, kill, now)
+    # One that the venue acknowledged and did not carry out is repeated by the sweep of its venue.
+    return None if was_tried(state, kill) else request_cancel(state, now, may_be_lost)

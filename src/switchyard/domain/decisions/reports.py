@@ -1,4 +1,4 @@
-"""Execution reports: what a venue's report changes in the order, its cancels and the account's position."""
+"""Evidence from outside: execution reports, corrections and busts, and the decision of an operator. Pure."""
 
 import hashlib
 from collections.abc import Mapping
@@ -8,30 +8,40 @@ from types import MappingProxyType
 from typing import assert_never
 
 import msgspec
+from msgspec.structs import replace
 
-from switchyard.domain import positions
-from switchyard.domain.amends import current_id
-from switchyard.domain.changes import Change, Execution
-from switchyard.domain.decisions.amend import may_be_replaced, possible_qty, shown_terms
-from switchyard.domain.decisions.at_venue import contradicted_rows, is_at_venue, proven_rows
+from switchyard.domain.accounts import positions
+from switchyard.domain.accounts.positions import Position, revised_position, revised_total
+from switchyard.domain.decisions.amend import may_be_replaced, possible_qty, record_amend_refused, shown_terms
+from switchyard.domain.decisions.attempts import record_sent, record_unsent
 from switchyard.domain.decisions.rows import (
     closed_rows,
+    contradicted_rows,
+    ended_attempt,
     evidence_step,
+    has_pending_cancel,
+    is_at_venue,
+    is_past_deadline,
+    order_change,
+    proven_rows,
     released,
     results_of,
     row_facts,
     stepped,
 )
-from switchyard.domain.events import SYSTEM_ACCOUNT, change_of, event, position_fact, report_fact
-from switchyard.domain.facts import OrderFact, SetAsideFact
+from switchyard.domain.errors import ContradictsEvidence, NotInDoubt
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
-from switchyard.domain.lifecycle import Step, is_final
-from switchyard.domain.money import EXACT, canonical
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position
-from switchyard.domain.reasons import described
-from switchyard.domain.reports import ExecutionReport, escaped
+from switchyard.domain.journal.changes import Change, Execution
+from switchyard.domain.journal.events import SYSTEM_ACCOUNT, change_of, event, position_fact, report_fact
+from switchyard.domain.journal.executed import figures_of
+from switchyard.domain.journal.facts import DecisionFact, OrderFact, RevisionFact, SetAsideFact
+from switchyard.domain.orders.amends import current_id
+from switchyard.domain.orders.lifecycle import Step, is_final
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxRow
+from switchyard.domain.orders.reasons import described
+from switchyard.domain.orders.reports import ExecutionReport, escaped
+from switchyard.domain.values import EXACT, canonical
 
 _ENDS: frozenset[Step] = frozenset({"canceled", "reject", "expire", "reject_part_filled"})
 # Reports that show an order at work, and the steps of an order that had ended.
@@ -157,3 +167,106 @@ def _report_step(order: Order, report: ExecutionReport, filled: Decimal, possibl
 
 def _progress(report: ExecutionReport) -> Step:
     return "part_fill" if report.last_qty else "acknowledge"
+
+
+def early_mark(exec_id: str) -> str:
+    """The id under which it is recorded that the execution was revised before it was reported."""
+    return f"revised:{exec_id}"
+
+
+def recorded_ids(fact: RevisionFact) -> tuple[str, ...]:
+    """The execution ids under which a revision is recorded; the mark only where it is not recorded yet."""
+    if fact.late:
+        return (f"late:{fact.exec_id}",)
+    return (fact.exec_id, early_mark(fact.ref_exec_id)) if fact.early and fact.ref_exec_id else (fact.exec_id,)
+
+
+def revise_execution(
+    order: Order,
+    position: Position | None,
+    total: Position | None,
+    fact: RevisionFact,
+    now: datetime,
+    *,
+    is_marked: bool = False,
+    day: date | None = None,
+) -> Change:
+    """Record a revision and, where the position has its execution (`fact.revised`), revise the position.
+
+    `is_marked`: whether an earlier revision has marked the execution already. The order stays: it may have ended with
+    its quantities. The books fold the account's other fills again.
+    """
+    moved: tuple[Position, ...] = ()
+    if fact.revised is not None and position is not None:
+        after = revised(order, position, fact, now, day)
+        moved = (after,)
+        result = None if total is None else revised_total(total, position, after)
+        fact = replace(fact, position=position_fact(after, order))
+        if result is not None and result is not total:
+            moved = (after, result)
+            fact = replace(fact, account_total=position_fact(result, order))
+    else:
+        fact = replace(fact, revised=None)
+    venue = fact.venue or order.venue
+    ids = recorded_ids(fact)[:1] if is_marked else recorded_ids(fact)
+    return Change(
+        events=(event("ExecutionRevised", order.account_id, order.order_id, fact),),
+        positions=moved,
+        executions=tuple(Execution(venue, exec_id, order.order_id) for exec_id in ids),
+    )
+
+
+def revised(order: Order, position: Position, fact: RevisionFact, now: datetime, day: date | None) -> Position:
+    """The position after the revision."""
+    assert fact.revised is not None, "it has nothing of the execution"
+    instead = figures_of(order, fact) if fact.exec_type == "CORRECT" and fact.last_qty else None
+    return revised_position(position, order.side, fact.revised, instead, now, day)
+
+
+def decide_by_hand(state: OrderState, row: OutboxRow, decision: DecisionFact, now: datetime) -> Change:
+    """End a doubt by an operator's verdict: `sent` settles the row as sent, `not-sent` ends the order.
+
+    `not-sent` with `resend` sends the order again under the same id. A cancel that was not sent is always sent again,
+    an amend that was not carried out ends without effect.
+    Raises NotInDoubt, and ContradictsEvidence for `not-sent` on an order that the venue has shown to have.
+    """
+    if row.status != "uncertain":
+        raise NotInDoubt(row.status)
+    match decision.verdict:
+        case "sent":
+            settled = record_sent(state, row, state.order.venue_order_id, now)
+        case "not-sent":
+            settled = _not_sent(state, row, decision, now)
+        case unreachable:
+            assert_never(unreachable)
+    order = settled.orders[0]
+    fact = OrderFact(
+        order=change_of(order, state.order),
+        outbox=row_facts(settled.outbox, state, order),
+        decision=decision,
+    )
+    decided = event("OperatorDecision", order.account_id, order.order_id, fact)
+    return msgspec.structs.replace(settled, events=(decided,))
+
+
+def _not_sent(state: OrderState, row: OutboxRow, decision: DecisionFact, now: datetime) -> Change:
+    order = state.order
+    if row.kind == "amend":
+        return record_amend_refused(state, row, "NOT_SENT_BY_DECISION", now)
+    if row.kind == "cancel":
+        return record_unsent(state, row, "NOT_SENT_BY_DECISION", now, now)
+    if is_at_venue(order):
+        raise ContradictsEvidence(
+            f"the venue has the order (venue order id {order.venue_order_id}, filled {order.filled_qty}): "
+            "decide `--as sent`, or wait for its reports"
+        )
+    if decision.resend and row.last_error == "EXECUTED_BEFORE":
+        raise ContradictsEvidence(
+            "the venue has reported on this client order id before: a resend could execute it twice; "
+            "decide `--as sent`, or `--as not-sent` without `--resend`"
+        )
+    if decision.resend and not has_pending_cancel(state) and not is_past_deadline(order, now):
+        return record_unsent(state, row, "NOT_SENT_BY_DECISION", now, now)
+    dead = ended_attempt(row, now, "dead", "NOT_SENT_BY_DECISION", None)
+    ended = stepped(order, "canceled", now, reason="NOT_SENT_BY_DECISION")
+    return order_change("OrderUpdated", state, ended, (dead, *closed_rows(state, now)))

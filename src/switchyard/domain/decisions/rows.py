@@ -1,19 +1,23 @@
-"""New versions of orders and outbox rows, and the change that commits them. Shared by the decisions only."""
+"""What the decisions share: new versions of orders and outbox rows and the change that commits them, send deadlines
+and backoff, results, and whether the venue is known to have the order. Pure.
+"""
 
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Final
 
 import msgspec
 
-from switchyard.domain.amends import amend_of, amend_result
-from switchyard.domain.changes import Change
-from switchyard.domain.events import EventType, change_of, event, outbox_fact
-from switchyard.domain.facts import DoubtFact, OrderFact, OutboxFact, RerouteFact
-from switchyard.domain.idempotency import KeyResult
-from switchyard.domain.lifecycle import FINAL, Step, next_status
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import SETTLED, MayBeLost, OrderState, OutboxRow, OutboxStatus
-from switchyard.domain.reasons import SendCode, bounded_detail
-from switchyard.domain.results import order_result
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.events import EventType, change_of, event, outbox_fact
+from switchyard.domain.journal.facts import DoubtFact, OrderFact, OutboxFact, RerouteFact, ResultFact
+from switchyard.domain.orders.amends import amend_of, amend_result
+from switchyard.domain.orders.keys import KeyResult
+from switchyard.domain.orders.lifecycle import FINAL, Step, next_status
+from switchyard.domain.orders.order import Order, TimeInForce
+from switchyard.domain.orders.outbox import SETTLED, MayBeLost, OrderState, OutboxRow, OutboxStatus
+from switchyard.domain.orders.reasons import SendCode, bounded_detail, described
+from switchyard.domain.orders.reports import answer_status, order_result
 
 
 def moved(row: OutboxRow, now: datetime, **changes: object) -> OutboxRow:
@@ -149,3 +153,133 @@ def dropped_amends(state: OrderState, may_be_lost: MayBeLost, now: datetime) -> 
         for row in state.outbox
         if row.kind == "amend" and row.status in ("queued", "failed")
     )
+
+
+def is_at_venue(order: Order) -> bool:
+    """Whether a fill or a venue order id shows that the venue has, or had, the order."""
+    return order.venue_order_id is not None or order.filled_qty > 0
+
+
+def proven_rows(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:
+    """The order's own row, settled as sent by a report, if it waits or is in doubt.
+
+    A row that is being sent is left to its own attempt, whose outcome may be worth recording.
+    """
+    return tuple(
+        ended_attempt(row, now, "sent", None, None, bytes_sent=True)
+        for row in state.outbox
+        if row.kind == "new" and row.status not in SETTLED and row.status != "sending"
+    )
+
+
+def contradicted_rows(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:
+    """The order's own row, settled as sent, where it had ended as rejected or unsent; it keeps that as its error."""
+    return tuple(
+        ended_attempt(row, now, "sent", "CONTRADICTED", _error_of(row), bytes_sent=True)
+        for row in state.outbox
+        if row.kind == "new" and row.status == "dead"
+    )
+
+
+def _error_of(row: OutboxRow) -> str | None:
+    return None if row.last_error is None else described(row.last_error, row.error_detail)
+
+
+def record_contradicted(
+    state: OrderState, row: OutboxRow, code: SendCode, now: datetime, *, detail: str | None = None
+) -> Change:
+    """The venue rejected an order that it has: the row is sent, the order goes on, the row keeps the rejection."""
+    sent = ended_attempt(row, now, "sent", "CONTRADICTED", described(code, detail), bytes_sent=True)
+    step = evidence_step(state, "part_fill" if state.order.filled_qty else "acknowledge")
+    order = stepped(state.order, step, now)
+    return order_change("OrderSent", state, order, (sent,))
+
+
+# How long after acceptance an IOC or FOK order may still be sent: as long as a venue may take to answer one (seed 000).
+SEND_DEADLINES: Mapping[TimeInForce, timedelta] = {"IOC": timedelta(seconds=2.5), "FOK": timedelta(seconds=5)}
+
+# The ends of a doubt after which an order is sent again: the time that it was in doubt was no waiting.
+_DOUBT_ENDED: Final[frozenset[SendCode]] = frozenset({"ABSENT_AT_VENUE", "NOT_SENT_BY_DECISION"})
+
+
+def is_past_deadline(order: Order, at: datetime) -> bool:
+    """Whether the order must not be sent at that time any more; a GTC order has no deadline.
+
+    A DAY order that was not sent on its trading day must not be valid on the next one.
+    """
+    if order.expires_at is not None:
+        return at >= order.expires_at
+    deadline = SEND_DEADLINES.get(order.time_in_force)
+    return deadline is not None and at >= order.accepted_at + deadline
+
+
+def backoff(attempt: int, jitter: float) -> timedelta:
+    """2, 4 … 256 seconds; `jitter` in [-1, 1] moves it by up to a tenth."""
+    seconds = 2.0 ** min(max(attempt, 1), 8)
+    return timedelta(seconds=seconds * (1 + jitter / 10))
+
+
+def _as_it_is(time: datetime) -> datetime:
+    return time
+
+
+class RetryLimits(msgspec.Struct, frozen=True):
+    """How often, and for how long after its acceptance, an order that is proven unsent is sent again.
+
+    The time is counted whether attempts are made or not: while a circuit breaker is open or a venue is closed, none
+    are made. It is counted around the clock: venues have no trading session here, whose closed hours would not count.
+    """
+
+    retries_max: int
+    wait_max: timedelta
+    counted_from: Callable[[datetime], datetime] = _as_it_is
+    """When the wait of an order of that time began: later, if the clock was stepped ahead since."""
+    ends_by_time_only: bool = False
+    """Whether orders are sent again for as long as they may wait, however often; cancels and amends are counted."""
+
+    def are_used_up(self, row: OutboxRow) -> bool:
+        """Whether the row's last attempt was its last retry."""
+        return row.attempt > self.retries_max and not (self.ends_by_time_only and row.kind == "new")
+
+    def is_too_old(self, order: Order, row: OutboxRow, at: datetime) -> bool:
+        """Whether the order is proven unsent and has waited for too long at that time; never one in doubt.
+
+        An order that was in doubt counts from the end of the doubt, until its next attempt.
+        """
+        if order.status != "ACCEPTED":
+            return False
+        since = row.updated_at if row.last_error in _DOUBT_ENDED else order.accepted_at
+        return at >= self.counted_from(since) + self.wait_max
+
+
+def retry_limits(
+    retries_max: int,
+    wait_max: timedelta | None = None,
+    counted_from: Callable[[datetime], datetime] = _as_it_is,
+) -> RetryLimits:
+    """The limits of an order that cannot be sent; without a `wait_max`, it may wait as long as all retries take.
+
+    That is the sum of their backoffs with the largest jitter: 561 s for 8 retries. At least the longest send deadline,
+    because orders wait in a queue without any failure, too.
+    """
+    if wait_max is not None:
+        return RetryLimits(retries_max, wait_max, counted_from, ends_by_time_only=True)
+    retries = sum((backoff(attempt, 1) for attempt in range(1, retries_max + 1)), timedelta())
+    return RetryLimits(retries_max, max(retries, *SEND_DEADLINES.values()), counted_from)
+
+
+def record_result(order: Order, http_status: int, response: str, result_digest: str) -> Change:
+    """Keep the final answer to the order's request, so that every repeat of it gets the same one."""
+    assert order.operation is not None and order.idempotency_key is not None, "the order has no key"
+    result = KeyResult(
+        account_id=order.account_id,
+        operation=order.operation,
+        idempotency_key=order.idempotency_key,
+        order_id=order.order_id,
+        status=answer_status(http_status),
+        http_status=http_status,
+        response_payload_json=response,
+        result_digest=result_digest,
+    )
+    fact = ResultFact(http_status=http_status, response=response, result_digest=result_digest)
+    return Change(events=(event("ResultRecorded", order.account_id, order.order_id, fact),), results=(result,))

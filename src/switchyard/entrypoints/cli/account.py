@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from switchyard.domain.account_view import AccountView, PositionView
-from switchyard.domain.cancel_all import CancelledOrder
-from switchyard.domain.money import plain
-from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.accounts.views import AccountView, PositionView
+from switchyard.domain.orders.closing import CancelledOrder
+from switchyard.domain.orders.order import OrderSnapshot
+from switchyard.domain.values import plain
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import (
     DEFAULT_ACCOUNT,

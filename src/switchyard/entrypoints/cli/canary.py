@@ -10,9 +10,9 @@ import msgspec
 import typer
 
 from switchyard.domain.ids import OrderId
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.money import plain
-from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import OrderSnapshot
+from switchyard.domain.values import plain
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import AccountOption, UrlOption, address_and_token, health_token
 from switchyard.entrypoints.cli.trading import amount

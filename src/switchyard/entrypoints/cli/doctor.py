@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from switchyard.domain.readiness import Check, CheckName, Readiness
+from switchyard.domain.market.health import Check, CheckName, Readiness
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import JsonOption, UrlOption, health_token
 

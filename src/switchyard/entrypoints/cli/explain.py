@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from switchyard.domain.explain import EVENTS_MAX, Explanation, explain_order
 from switchyard.domain.ids import OrderId
+from switchyard.domain.orders.explain import EVENTS_MAX, Explanation, explain_order
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import (
     DEFAULT_ACCOUNT,

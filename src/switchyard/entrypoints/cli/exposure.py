@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from switchyard.domain.money import plain
-from switchyard.domain.risk.exposure_view import ExposureView
+from switchyard.domain.accounts.views import ExposureView
+from switchyard.domain.values import plain
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import DEFAULT_ACCOUNT, AccountOption, JsonOption, UrlOption, connect
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from switchyard.domain.ids import AccountId, KillId, VenueName
-from switchyard.domain.kills import KillMode
+from switchyard.domain.risk.kills import KillMode
 from switchyard.entrypoints.cli.connection import JsonOption
 from switchyard.entrypoints.cli.output import console, print_json
 from switchyard.settings import load_settings
 
 if TYPE_CHECKING:
-    from switchyard.domain.kill_state import KillState, KillView
+    from switchyard.domain.risk.kills import KillState, KillView
 
 KILLS_MAX = 100
 ByOption = Annotated[str, typer.Option("--by", help="Name of the person who decides; it is recorded.")]

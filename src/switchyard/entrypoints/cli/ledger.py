@@ -8,9 +8,9 @@ from typing import Annotated, get_args
 import msgspec
 import typer
 
+from switchyard.domain.books.manual import ManualEntry, ManualType
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.fields import converted
-from switchyard.domain.ledger.manual import ManualEntry, ManualType
+from switchyard.domain.values import converted
 from switchyard.entrypoints.cli.connection import JsonOption
 from switchyard.entrypoints.cli.processes import configured
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from switchyard.domain.instruments import Instrument
-from switchyard.domain.market import ListedInstrument, MarketQuote, as_listed
-from switchyard.domain.money import plain
-from switchyard.domain.venue_state import VenueState
+from switchyard.domain.market.health import VenueState
+from switchyard.domain.market.instruments import Instrument
+from switchyard.domain.market.quotes import ListedInstrument, MarketQuote, as_listed
+from switchyard.domain.values import plain
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import (
     DEFAULT_ACCOUNT,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from switchyard.domain.readiness import Readiness
+from switchyard.domain.market.health import Readiness
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from switchyard.domain.facts import Verdict
+from switchyard.domain.journal.facts import Verdict
 from switchyard.entrypoints.cli.connection import JsonOption, WideOption
 from switchyard.entrypoints.cli.output import SHORT_ID_LENGTH, console, print_json, short_id
 from switchyard.settings import load_settings
 
 if TYPE_CHECKING:
-    from switchyard.domain.facts import DoubtFact
-    from switchyard.domain.outbox import OutboxRow
+    from switchyard.domain.journal.facts import DoubtFact
+    from switchyard.domain.orders.outbox import OutboxRow
     from switchyard.flow.sending.explain import Explanation
     from switchyard.ports.outbox_listing import OutboxListing
     from switchyard.settings import Settings
@@ -45,7 +45,7 @@ def list_rows(
 ) -> None:
     """List outbox rows of one status, oldest first, at most 200."""
     from switchyard.bootstrap import outbox_listing
-    from switchyard.domain.reasons import described
+    from switchyard.domain.orders.reasons import described
     from switchyard.flow.sending.explain import describe_step
 
     settings = load_settings()

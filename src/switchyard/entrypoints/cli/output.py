@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from switchyard.domain.events import encode
-from switchyard.domain.money import plain
-from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.journal.events import encode
+from switchyard.domain.orders.order import OrderSnapshot
+from switchyard.domain.values import plain
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,11 +8,11 @@ from urllib.parse import quote as percent_encoded
 
 import typer
 
-from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId
-from switchyard.domain.money import plain
-from switchyard.domain.reconcile.breaks import BREAK_STATES, CURRENT_STATES
-from switchyard.domain.reconcile.views import (
+from switchyard.domain.journal.events import encode
+from switchyard.domain.reconcile.breaks import (
+    BREAK_STATES,
+    CURRENT_STATES,
     AdoptRequest,
     BreakHistory,
     BreakPage,
@@ -20,6 +20,7 @@ from switchyard.domain.reconcile.views import (
     ExplainRequest,
     PassView,
 )
+from switchyard.domain.values import plain
 from switchyard.entrypoints.cli.connection import COMMAND_TOKEN_TTL, TOKEN_VARIABLE, JsonOption, WideOption, sign_token
 from switchyard.entrypoints.cli.output import console, print_json
 

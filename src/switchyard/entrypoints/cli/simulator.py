@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from switchyard.domain.errors import SettingError
-from switchyard.domain.risk.trading_day import TradingDay
+from switchyard.domain.risk.claims import TradingDay
 from switchyard.ports.venue import AmendMode, Dedupe
 from switchyard.settings import parse, risk_limits
 

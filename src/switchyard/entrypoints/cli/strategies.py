@@ -13,9 +13,7 @@ import typer
 
 from switchyard.domain.errors import InvalidField, NotFound
 from switchyard.domain.ids import AccountId
-from switchyard.domain.labels import is_account
-from switchyard.domain.money import plain
-from switchyard.domain.pdca.strategies import (
+from switchyard.domain.strategies.registry import (
     Strategy,
     StrategyBody,
     StrategyKey,
@@ -24,6 +22,7 @@ from switchyard.domain.pdca.strategies import (
     checked_strategy,
     tenant_of_account,
 )
+from switchyard.domain.values import is_account, plain
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import DEFAULT_ACCOUNT, JsonOption
 from switchyard.settings import load_settings

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from switchyard.domain.readiness import Readiness
+from switchyard.domain.market.health import Readiness
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import JsonOption, UrlOption, health_token
 from switchyard.entrypoints.cli.doctor import STYLES, check_table

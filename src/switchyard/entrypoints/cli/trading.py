@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from switchyard.domain.lifecycle import Status, is_final
-from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.orders.lifecycle import Status, is_final
+from switchyard.domain.orders.order import OrderSnapshot
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import (
     DEFAULT_ACCOUNT,

@@ -17,9 +17,9 @@ from switchyard.bootstrap import (
     open_pdca_store,
 )
 from switchyard.domain.errors import AlreadyRunning, NotFound, OutcomeUnknown
-from switchyard.domain.events import encode
 from switchyard.domain.ids import VenueName
-from switchyard.domain.orders import OrderSnapshot, snapshot
+from switchyard.domain.journal.events import encode
+from switchyard.domain.orders.order import OrderSnapshot, snapshot
 from switchyard.entrypoints.control.kills import carry_out
 from switchyard.entrypoints.control.messages import (
     ANSWER_BYTES_MAX,

@@ -17,12 +17,11 @@ from switchyard.domain.errors import (
     TooManyKills,
     Unavailable,
 )
-from switchyard.domain.facts import DecisionFact, Quote, Verdict
 from switchyard.domain.ids import AccountId, KillId, VenueName
-from switchyard.domain.kill_state import KillState, KillView
-from switchyard.domain.kills import Kill
-from switchyard.domain.orders import OrderSnapshot
-from switchyard.domain.readiness import Check
+from switchyard.domain.journal.facts import DecisionFact, Quote, Verdict
+from switchyard.domain.market.health import Check
+from switchyard.domain.orders.order import OrderSnapshot
+from switchyard.domain.risk.kills import Kill, KillState, KillView
 from switchyard.flow.kill.switch import KillRequest
 from switchyard.settings import Settings
 

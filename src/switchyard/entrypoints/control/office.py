@@ -24,11 +24,11 @@ import structlog
 
 from switchyard.bootstrap import BackOffice, Engine, restricting
 from switchyard.domain.errors import CannotStart, OutcomeUnknown, SwitchyardError, Unavailable
-from switchyard.domain.events import encode
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId, KillId, VenueName
-from switchyard.domain.kills import Kill
-from switchyard.domain.readiness import Check, CheckName
+from switchyard.domain.journal.events import encode
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.health import Check, CheckName
+from switchyard.domain.risk.kills import Kill
 from switchyard.entrypoints.control.messages import (
     Beat,
     Declined,

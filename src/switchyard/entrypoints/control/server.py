@@ -18,10 +18,10 @@ import structlog
 
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import InvalidJson, OutcomeUnknown, SwitchyardError, Unavailable
-from switchyard.domain.events import encode
-from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import VenueName
-from switchyard.domain.orders import Order, snapshot
+from switchyard.domain.journal.events import encode
+from switchyard.domain.journal.facts import DecisionFact
+from switchyard.domain.orders.order import Order, snapshot
 from switchyard.entrypoints.control.kills import carry_out
 from switchyard.entrypoints.control.messages import (
     REQUEST_BYTES_MAX,

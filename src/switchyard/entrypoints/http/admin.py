@@ -4,9 +4,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from switchyard.domain.fields import converted
 from switchyard.domain.ids import KillId
-from switchyard.domain.kill_state import ClearRequest, ScopeRequest
+from switchyard.domain.risk.kills import ClearRequest, ScopeRequest
+from switchyard.domain.values import converted
 from switchyard.entrypoints.http.errors import json_response, starlette_response
 from switchyard.entrypoints.http.queries import only, order_cursor, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header

@@ -8,8 +8,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from switchyard.domain.errors import InvalidKey
-from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.orders.keys import checked_key
 from switchyard.entrypoints.http.errors import REPLAYED, InvalidHeader, json_response, starlette_response
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body

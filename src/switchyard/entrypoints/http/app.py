@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from switchyard.bootstrap import Engine, venue_kinds
 from switchyard.domain.errors import RequestError, SwitchyardError
+from switchyard.domain.market.routing import Router
 from switchyard.domain.risk.checks import check_names
-from switchyard.domain.routing import Router
 from switchyard.entrypoints.http.admin import AdminRoutes
 from switchyard.entrypoints.http.amends import AmendRoutes
 from switchyard.entrypoints.http.do_order import DO_ORDER_PATH, DoOrderRoutes

@@ -16,10 +16,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from switchyard.bootstrap import BackOffice
-from switchyard.domain.account_view import POSITIONS_PAGE_MAX, PositionPage
+from switchyard.domain.accounts.views import POSITIONS_PAGE_MAX, PositionPage
+from switchyard.domain.books.entries import EntryType, shown
 from switchyard.domain.errors import InvalidField, SwitchyardError
 from switchyard.domain.ids import OrderId
-from switchyard.domain.ledger.entries import EntryType, shown
 from switchyard.entrypoints.http.book_views import (
     BALANCES_PAGE_MAX,
     ENTRIES_PAGE_MAX,

@@ -6,12 +6,12 @@ from decimal import Decimal
 import msgspec
 from starlette.requests import Request
 
-from switchyard.domain.account_view import PositionView
+from switchyard.domain.accounts.views import PositionView
+from switchyard.domain.books.entries import NO_CURRENCY
+from switchyard.domain.books.holdings import Holding
 from switchyard.domain.errors import NotFound
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.entries import NO_CURRENCY
-from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.money import ZERO
+from switchyard.domain.values import ZERO
 from switchyard.entrypoints.http.queries import only
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.ports.ledger import ENTRIES_MAX, Balance

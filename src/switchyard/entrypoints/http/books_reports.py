@@ -16,14 +16,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from switchyard.bootstrap import BackOffice
+from switchyard.domain.books.entries import LedgerEntry, parse_entry, shown
+from switchyard.domain.books.holdings import Holding
+from switchyard.domain.books.manual import ManualEntry, check_has_happened
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.events import encode
-from switchyard.domain.fields import converted
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.entries import LedgerEntry, parse_entry, shown
-from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.ledger.manual import ManualEntry, check_has_happened
-from switchyard.domain.money import EXACT, ZERO, canonical, plain
+from switchyard.domain.journal.events import encode
+from switchyard.domain.values import EXACT, ZERO, canonical, converted, plain
 from switchyard.entrypoints.http.book_views import (
     BALANCES_PAGE_MAX,
     ENTRIES_PAGE_MAX,

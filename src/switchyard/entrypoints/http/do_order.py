@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from switchyard.domain.errors import InvalidKey, SwitchyardError, TooManyRequests, Unauthorized
-from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId
-from switchyard.domain.labels import LABEL_LENGTH_MAX
+from switchyard.domain.orders.keys import checked_key
+from switchyard.domain.values import LABEL_LENGTH_MAX
 from switchyard.entrypoints.http.errors import RETRY_SECONDS, do_error_response, starlette_response
 from switchyard.entrypoints.http.transport.addresses import client_address, is_loopback, sign_of_proxy
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header

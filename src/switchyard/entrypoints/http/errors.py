@@ -40,7 +40,7 @@ from switchyard.domain.errors import (
     UnknownSymbol,
     VersionMismatch,
 )
-from switchyard.domain.events import encode
+from switchyard.domain.journal.events import encode
 from switchyard.domain.reconcile.breaks import BreakChanged
 
 Header = tuple[bytes, bytes]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from starlette.types import Scope
 
 from switchyard.domain.errors import InvalidKey
-from switchyard.domain.idempotency import checked_key
+from switchyard.domain.orders.keys import checked_key
 from switchyard.entrypoints.http.errors import REPLAYED, InvalidHeader, WireResponse, json_response
 from switchyard.flow.intake.derived import DerivedResult
 

@@ -13,10 +13,10 @@ from starlette.routing import Route
 
 from switchyard.domain.errors import InvalidField, NoQuote
 from switchyard.domain.ids import VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.market import MarketQuote, as_listed
-from switchyard.domain.routing import Router
-from switchyard.domain.venue_state import VenueState
+from switchyard.domain.market.health import VenueState
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.market.quotes import MarketQuote, as_listed
+from switchyard.domain.market.routing import Router
 from switchyard.entrypoints.http.errors import json_response, starlette_response
 from switchyard.entrypoints.http.queries import name_cursor, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header

@@ -14,11 +14,11 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope
 
 from switchyard.domain.errors import InvalidField, InvalidKey, NotFound, QueueDelayed
-from switchyard.domain.explain import EVENTS_MAX, explain_order
-from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.lifecycle import Status
-from switchyard.domain.orders import Order, Side, snapshot
+from switchyard.domain.orders.explain import EVENTS_MAX, explain_order
+from switchyard.domain.orders.keys import checked_key
+from switchyard.domain.orders.lifecycle import Status
+from switchyard.domain.orders.order import Order, Side, snapshot
 from switchyard.entrypoints.http.errors import (
     JSON,
     REPLAYED,

@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from switchyard.domain.account_view import (
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
+from switchyard.domain.accounts.views import (
     ACCOUNT_ORDERS_MAX,
     ACCOUNT_POSITIONS_MAX,
     POSITIONS_PAGE_MAX,
@@ -20,8 +21,7 @@ from switchyard.domain.account_view import (
 )
 from switchyard.domain.errors import NotFound
 from switchyard.domain.ids import AccountId
-from switchyard.domain.orders import snapshot
-from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.domain.orders.order import snapshot
 from switchyard.entrypoints.http.errors import REPLAYED, InvalidHeader, json_response, starlette_response
 from switchyard.entrypoints.http.keys import derived_response, request_keys
 from switchyard.entrypoints.http.queries import choices, name_cursor, only, whole_number

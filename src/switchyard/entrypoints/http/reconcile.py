@@ -7,10 +7,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from switchyard.domain.errors import InvalidField, NotFound
-from switchyard.domain.fields import converted
 from switchyard.domain.ids import AccountId
-from switchyard.domain.reconcile.breaks import BREAK_STATES, CURRENT_STATES, BreakState
-from switchyard.domain.reconcile.views import AdoptRequest, ExplainRequest
+from switchyard.domain.reconcile.breaks import BREAK_STATES, CURRENT_STATES, AdoptRequest, BreakState, ExplainRequest
+from switchyard.domain.values import converted
 from switchyard.entrypoints.http.errors import json_response, starlette_response
 from switchyard.entrypoints.http.queries import choices, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header

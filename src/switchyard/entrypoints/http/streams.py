@@ -24,10 +24,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from switchyard.domain.errors import NotFound, Unavailable
-from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.lines import version_of
-from switchyard.domain.orders import Order, snapshot
+from switchyard.domain.journal.events import encode
+from switchyard.domain.journal.lines import version_of
+from switchyard.domain.orders.order import Order, snapshot
 from switchyard.entrypoints.http.errors import InvalidHeader, TooManyStreams
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.protocol import ABORT

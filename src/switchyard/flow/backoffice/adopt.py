@@ -2,8 +2,8 @@
 
 import msgspec
 
-from switchyard.domain.bus import Place
 from switchyard.domain.errors import CannotStart
+from switchyard.domain.journal.lines import Place
 from switchyard.flow.backoffice.journal_bus import JournalSource
 
 

@@ -7,15 +7,22 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.domain.chain import link
+from switchyard.domain.books.books import Books
+from switchyard.domain.books.entries import (
+    Adoption,
+    BookedAccount,
+    HeadsDigest,
+    LedgerEntry,
+    LedgerHead,
+    Unbalanced,
+    check_balanced,
+    parse_entry,
+)
+from switchyard.domain.books.fold import BalanceKey
+from switchyard.domain.books.holdings import HoldingKey, ResultKey, key_of
+from switchyard.domain.books.postings import BookedOrder
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.accounts import Adoption, BookedAccount, HeadsDigest
-from switchyard.domain.ledger.books import Books
-from switchyard.domain.ledger.entries import LedgerEntry, LedgerHead, Unbalanced, check_balanced, parse_entry
-from switchyard.domain.ledger.fold import BalanceKey
-from switchyard.domain.ledger.holdings import HoldingKey, key_of
-from switchyard.domain.ledger.orders import BookedOrder
-from switchyard.domain.ledger.results import ResultKey
+from switchyard.domain.journal.lines import link
 from switchyard.ports.ledger import ENTRIES_MAX
 from switchyard.ports.ledger_dump import DumpedEntry, LedgerDump
 

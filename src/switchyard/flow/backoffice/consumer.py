@@ -9,9 +9,9 @@ from datetime import datetime
 
 import structlog
 
-from switchyard.domain.bus import Offset, Place, SourcePosition
+from switchyard.domain.books.entries import HaltedAccount
 from switchyard.domain.errors import Unavailable
-from switchyard.domain.ledger.accounts import HaltedAccount
+from switchyard.domain.journal.lines import Offset, Place, SourcePosition
 from switchyard.flow.backoffice.source_reader import POLL_SECONDS, SourceReader
 from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from switchyard.domain.bus import Place, SourcePosition, bus_event, check_follows
 from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.journal.lines import Place, SourcePosition, bus_event, check_follows
 from switchyard.flow.traced import EventTraces
 from switchyard.ports.journal import PAGE_MAX, Epoch, Journal
 from switchyard.ports.ledger import SourceState

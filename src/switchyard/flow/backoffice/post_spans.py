@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from switchyard.domain.bus import BusEvent
-from switchyard.domain.ledger.bookable import Reported, Revised, read_events
+from switchyard.domain.books.postings import Reported, Revised, read_events
+from switchyard.domain.journal.lines import BusEvent
 from switchyard.ports.span import Span
 from switchyard.ports.tracing import Tracer
 from switchyard.telemetry.logs import account_hash

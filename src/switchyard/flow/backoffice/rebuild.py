@@ -6,9 +6,9 @@ Reads the journal and the former ledger; writes only the new ledger that it is g
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
 
-from switchyard.domain.bus import BusEvent
+from switchyard.domain.books.entries import LedgerEntry, parse_entry
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
+from switchyard.domain.journal.lines import BusEvent
 from switchyard.flow.backoffice.check import Progress, pages
 from switchyard.ports.ledger import ENTRIES_MAX, Ledger, StoredEntry
 from switchyard.ports.ledger_dump import LedgerDump

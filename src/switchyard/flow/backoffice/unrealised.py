@@ -4,9 +4,9 @@ from decimal import Decimal
 
 import msgspec
 
-from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.money import EXACT, canonical
-from switchyard.domain.routing import Router
+from switchyard.domain.books.holdings import Holding
+from switchyard.domain.market.routing import Router
+from switchyard.domain.values import EXACT, canonical
 from switchyard.ports.quotes import QuoteLookup
 
 NO_QUOTES = "NO_QUOTES"

@@ -3,8 +3,8 @@
 Reads and writes the lease; asks whether its owner is alive.
 """
 
-from switchyard.domain.bus import Place
 from switchyard.domain.ids import WorkerId
+from switchyard.domain.journal.lines import Place
 from switchyard.ports.clock import Clock
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.relay_lease import Lease, RelayLeases

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from switchyard.domain.bus import BusEvent
 from switchyard.domain.ids import AccountId
+from switchyard.domain.journal.lines import BusEvent
 from switchyard.ports.queries import Queries
 
 # About 150 bytes each. An account that was dropped is looked up again with its next event.

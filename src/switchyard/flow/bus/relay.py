@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import structlog
 
-from switchyard.domain.bus import Place
 from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.journal.lines import Place
 from switchyard.flow.bus.lease import HeldLease
 from switchyard.flow.bus.previous import PreviousEvents
 from switchyard.flow.bus.source import RelaySource

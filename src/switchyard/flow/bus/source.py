@@ -7,8 +7,8 @@ from datetime import datetime
 
 import msgspec
 
-from switchyard.domain.bus import BusEvent, Place, bus_event, check_follows
 from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.journal.lines import BusEvent, Place, bus_event, check_follows
 from switchyard.flow.traced import EventTraces
 from switchyard.ports.journal import Journal
 

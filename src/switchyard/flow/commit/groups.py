@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from switchyard.domain.changes import Change, Committed, Conflict, merged
+from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.ids import OrderId
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position, PositionKey
+from switchyard.domain.journal.changes import Change, Committed, Conflict, merged
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.commit.states import OrderStateCache, after
 
 Positions = Mapping[PositionKey, Position | None]

@@ -14,7 +14,6 @@ from typing import Protocol
 
 import structlog
 
-from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.errors import (
     GroupRejected,
     HistoryMismatch,
@@ -24,9 +23,10 @@ from switchyard.domain.errors import (
     SwitchyardError,
     Unavailable,
 )
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import OrderId
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.commit.groups import Answer, Decided, Decision, Failed, Group, Unit, gather, of_change, of_order
 from switchyard.flow.commit.states import OrderStateCache
 from switchyard.flow.wake import Wake

@@ -9,12 +9,12 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from switchyard.domain.changes import Change, Committed
+from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.ids import OrderId, VenueClientOrderId
-from switchyard.domain.lifecycle import FINAL
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import SETTLED, OrderState
-from switchyard.domain.positions import Position, PositionKey
+from switchyard.domain.journal.changes import Change, Committed
+from switchyard.domain.orders.lifecycle import FINAL
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import SETTLED, OrderState
 from switchyard.ports.journal import Journal
 
 # A state takes about 2 KB. The orders that are being sent and filled are far fewer; resting orders need not be here.

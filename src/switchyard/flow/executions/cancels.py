@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
 from switchyard.domain.ids import OrderId
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import structlog
 
 from switchyard.domain.ids import OrderId, VenueClientOrderId
-from switchyard.domain.money import EXACT
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.reports import ExecutionReport, revises_execution
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecutionReport, revises_execution
+from switchyard.domain.values import EXACT
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.identify import unstorable_field
 from switchyard.flow.lost_amends import LostAmends

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.reports import is_storable
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.reports import is_storable
 from switchyard.ports.journal import Journal
 
 PAGE = 500

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from switchyard.domain.changes import Execution
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.reports import ExecutionReport, is_storable, qualified
+from switchyard.domain.journal.changes import Execution
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecutionReport, is_storable, qualified
 from switchyard.ports.queries import Queries
 
 States = Mapping[VenueClientOrderId, OrderState]

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from switchyard.domain.changes import Change
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.flow.commit.groups import Decided, Decision
 
 # The recorder reads a report soon after it came with an answer; one that it reads later is recognised by its recorded

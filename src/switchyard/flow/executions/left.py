@@ -4,7 +4,7 @@ Reads the events of an order; writes nothing.
 """
 
 from switchyard.domain.ids import OrderId, VenueName
-from switchyard.domain.lines import data_of, decode_order_fact
+from switchyard.domain.journal.lines import data_of, decode_order_fact
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.queries import Queries
 

@@ -10,11 +10,11 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from switchyard.domain.events import SYSTEM_ACCOUNT
-from switchyard.domain.facts import ReportFact
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.lines import data_of, decode_report_fact
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.journal.events import SYSTEM_ACCOUNT
+from switchyard.domain.journal.facts import ReportFact
+from switchyard.domain.journal.lines import data_of, decode_report_fact
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sync import FOUND_OPEN
 from switchyard.ports.queries import Queries

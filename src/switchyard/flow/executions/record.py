@@ -14,17 +14,23 @@ import structlog
 from msgspec.structs import replace
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Conflict, Cursor
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, account_total
 from switchyard.domain.errors import GroupRejected
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
-from switchyard.domain.reasons import bounded_detail
-from switchyard.domain.reports import ExecutionReport, is_qualified, is_storable, revises_execution, with_unique_id
-from switchyard.domain.risk.trading_day import TradingDay
+from switchyard.domain.journal.changes import Change, Conflict, Cursor
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxRow
+from switchyard.domain.orders.reasons import bounded_detail
+from switchyard.domain.orders.reports import (
+    ExecutionReport,
+    is_qualified,
+    is_storable,
+    revises_execution,
+    with_unique_id,
+)
+from switchyard.domain.risk.claims import TradingDay
+from switchyard.domain.values import ZERO
 from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.commit.sequencer import Contention, Sequencer

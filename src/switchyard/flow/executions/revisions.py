@@ -10,17 +10,17 @@ import structlog
 from msgspec.structs import asdict
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Conflict, Cursor
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, account_total
 from switchyard.domain.errors import GroupRejected
-from switchyard.domain.events import report_fact
-from switchyard.domain.executed import Executed
-from switchyard.domain.facts import RevisionFact
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
-from switchyard.domain.reports import ExecutionReport, revises_execution
-from switchyard.domain.risk.trading_day import TradingDay
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Cursor
+from switchyard.domain.journal.events import report_fact
+from switchyard.domain.journal.executed import Executed
+from switchyard.domain.journal.facts import RevisionFact
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reports import ExecutionReport, revises_execution
+from switchyard.domain.risk.claims import TradingDay
 from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import TRIES_MAX, Contention, Sequencer
 from switchyard.flow.executions.strays import Strays

@@ -10,10 +10,10 @@ import msgspec
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Committed
 from switchyard.domain.errors import GroupRejected
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.reports import ExecutionReport, is_storable, qualified
+from switchyard.domain.journal.changes import Committed
+from switchyard.domain.orders.reports import ExecutionReport, is_storable, qualified
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.ports.epochs import RESTORED

@@ -11,14 +11,14 @@ from typing import TypeVar, assert_never
 
 import structlog
 
-from switchyard.domain.amends import current_id
 from switchyard.domain.ids import OrderId, VenueClientOrderId
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.money import EXACT, ZERO, canonical
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.reasons import EndReason
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.orders.amends import current_id
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.reasons import EndReason
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.values import EXACT, ZERO, canonical
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.executions.cancels import CANCEL_SECONDS, CancelWatch
 from switchyard.flow.executions.ended import ended_orders

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import structlog
 
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.outbox import is_first_attempt
-from switchyard.domain.reports import ExecutionReport, is_storable
+from switchyard.domain.orders.outbox import is_first_attempt
+from switchyard.domain.orders.reports import ExecutionReport, is_storable
 from switchyard.flow.executions.ended import ended_orders
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder

@@ -7,7 +7,7 @@ what the workers report; a venue of which nothing is known counts as healthy.
 from collections.abc import Callable, Iterable, Mapping
 
 from switchyard.domain.ids import VenueName
-from switchyard.domain.venue_state import HealthRecord
+from switchyard.domain.market.health import HealthRecord
 from switchyard.flow.health.breaker import VenueBreaker
 from switchyard.flow.health.quality import VenueQuality
 from switchyard.ports.venue import SendOutcome

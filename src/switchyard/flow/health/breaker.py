@@ -11,8 +11,8 @@ from typing import Final
 import structlog
 
 from switchyard.domain.ids import VenueName
-from switchyard.domain.reasons import bounded_detail
-from switchyard.domain.venue_state import BreakerState
+from switchyard.domain.market.health import BreakerState
+from switchyard.domain.orders.reasons import bounded_detail
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
 from switchyard.telemetry.metrics import Metrics

@@ -6,13 +6,11 @@ Reads the quotes and the health that this process has, and waits for nothing; wr
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 
-from switchyard.domain.best_execution import Candidate, Wanted, preferred, ranked
-from switchyard.domain.facts import RouteFact
 from switchyard.domain.ids import VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.order_kinds import OrderKinds, lacking
-from switchyard.domain.orders import Order, OrderRequest
-from switchyard.domain.routing import Route, Router
+from switchyard.domain.journal.facts import RouteFact
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.market.routing import Candidate, Route, Router, Wanted, preferred, ranked
+from switchyard.domain.orders.order import Order, OrderKinds, OrderRequest, lacking
 from switchyard.flow.health.board import HealthBoard
 from switchyard.ports.quotes import Quotes
 

@@ -12,12 +12,12 @@ from typing import Final, Literal, get_args
 
 import structlog
 
-from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.ids import OrderId, VenueName
-from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.journal.changes import Change, Cursor
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxRow
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.values import ZERO
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.readiness import Check, CheckName, CheckStatus, Readiness, readiness_of
-from switchyard.domain.venue_state import VenueState
+from switchyard.domain.market.health import Check, CheckName, CheckStatus, Readiness, VenueState, readiness_of
 from switchyard.ports.clock import Clock
 from switchyard.ports.disk import Disks
 from switchyard.ports.journal import Journal

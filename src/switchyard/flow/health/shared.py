@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 import msgspec
 import structlog
 
-from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.errors import OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName
-from switchyard.domain.venue_state import HealthRecord
+from switchyard.domain.journal.changes import Change, Cursor
+from switchyard.domain.market.health import HealthRecord
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.health.board import HealthBoard
 from switchyard.ports.clock import Clock

@@ -11,12 +11,10 @@ from typing import cast
 import msgspec
 
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.events import EventType, JournalEvent
-from switchyard.domain.lines import AuditLine, hashed_text
-from switchyard.domain.orders import Order
-from switchyard.domain.replay import Replay, ReplayMismatch
-from switchyard.domain.signed_head import SignedHead
-from switchyard.domain.state_digest import StateDigest, state_digest
+from switchyard.domain.journal.events import EventType, JournalEvent
+from switchyard.domain.journal.lines import AuditLine, SignedHead, StateDigest, hashed_text, state_digest
+from switchyard.domain.journal.replay import Replay, ReplayMismatch
+from switchyard.domain.orders.order import Order
 from switchyard.flow.history.restore import rebuilding_marker
 from switchyard.flow.history.verify import ChainWalk
 from switchyard.ports.audit_file import AuditFile

@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 import msgspec
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Cursor, Outcome
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.domain.events import SYSTEM_ACCOUNT, event
-from switchyard.domain.facts import EpochCause, EpochFact
 from switchyard.domain.ids import OrderId, VenueName, ulid_milliseconds
+from switchyard.domain.journal.changes import Change, Committed, Cursor, Outcome
+from switchyard.domain.journal.events import SYSTEM_ACCOUNT, event
+from switchyard.domain.journal.facts import EpochCause, EpochFact
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.ports.clock import Clock
 from switchyard.ports.epochs import RESTORED, Epochs

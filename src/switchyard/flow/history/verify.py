@@ -8,10 +8,17 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from switchyard.domain.chain import GENESIS, stamp
 from switchyard.domain.errors import HistoryMismatch, SwitchyardError
-from switchyard.domain.lines import LINE_BYTES_MAX, AuditLine, line_hash, parse_line
-from switchyard.domain.signed_head import SignedHead, parse_head
+from switchyard.domain.journal.lines import (
+    GENESIS,
+    LINE_BYTES_MAX,
+    AuditLine,
+    SignedHead,
+    line_hash,
+    parse_head,
+    parse_line,
+    stamp,
+)
 from switchyard.ports.audit_file import AuditFile
 from switchyard.ports.installation import HeadFile
 

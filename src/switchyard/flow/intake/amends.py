@@ -14,7 +14,19 @@ import msgspec
 from msgspec.structs import replace
 
 from switchyard.domain import decisions
-from switchyard.domain.amends import (
+from switchyard.domain.errors import (
+    IdempotencyConflict,
+    JournalUnavailable,
+    NoChange,
+    NotAmendable,
+    NotFound,
+    RiskRejected,
+    VersionMismatch,
+)
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, amend_client_order_id
+from switchyard.domain.journal.changes import Change, Committed
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.amends import (
     Amend,
     AmendDigest,
     AmendRequest,
@@ -25,29 +37,14 @@ from switchyard.domain.amends import (
     checked_amend,
     last_id,
 )
-from switchyard.domain.canonical import struct_digest
-from switchyard.domain.changes import Change, Committed
-from switchyard.domain.errors import (
-    IdempotencyConflict,
-    JournalUnavailable,
-    NoChange,
-    NotAmendable,
-    NotFound,
-    RiskRejected,
-    VersionMismatch,
-)
-from switchyard.domain.fields import converted, require_numbers
-from switchyard.domain.idempotency import AMEND_ORDER, DERIVED_AMEND, KeyEntry, counted_from
-from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, amend_client_order_id
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order, OrderRequest
-from switchyard.domain.outbox import MayBeLost, OrderState, OutboxRow, never_lost
-from switchyard.domain.reasons import described
-from switchyard.domain.risk.context import OrderContext
-from switchyard.domain.risk.killed import killed
-from switchyard.domain.risk.reasons import WAIVED_FOR_REDUCING, Violation
-from switchyard.domain.risk.reservations import reserve_price, reserved
+from switchyard.domain.orders.keys import AMEND_ORDER, DERIVED_AMEND, KeyEntry, counted_from
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import Order, OrderRequest
+from switchyard.domain.orders.outbox import MayBeLost, OrderState, OutboxRow, never_lost
+from switchyard.domain.orders.reasons import described
+from switchyard.domain.risk.checks import WAIVED_FOR_REDUCING, OrderContext, Violation, killed
+from switchyard.domain.risk.claims import reserve_price, reserved
+from switchyard.domain.values import converted, require_numbers, struct_digest
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.intake.duplicates import DuplicateWatch
 from switchyard.flow.risk.limit_claims import LimitClaims

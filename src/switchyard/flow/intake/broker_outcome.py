@@ -7,13 +7,13 @@ import contextlib
 from datetime import datetime, timedelta
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
 from switchyard.domain.errors import QueueFull
-from switchyard.domain.idempotency import is_lost_key_alive
 from switchyard.domain.ids import OrderId
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.keys import is_lost_key_alive
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.ports.clock import Clock

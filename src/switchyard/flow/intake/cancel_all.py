@@ -12,7 +12,10 @@ from typing import Any
 import msgspec
 
 from switchyard.domain import decisions
-from switchyard.domain.cancel_all import (
+from switchyard.domain.errors import IdempotencyConflict, InvalidField, JournalUnavailable, NotFound
+from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.journal.changes import Change, Committed
+from switchyard.domain.orders.closing import (
     ORDERS_MAX,
     CancelAllRequest,
     CancelAllResult,
@@ -20,14 +23,10 @@ from switchyard.domain.cancel_all import (
     cancelled,
     checked_cancel_all,
 )
-from switchyard.domain.canonical import struct_digest
-from switchyard.domain.changes import Change, Committed
-from switchyard.domain.errors import IdempotencyConflict, InvalidField, JournalUnavailable, NotFound
-from switchyard.domain.fields import converted
-from switchyard.domain.idempotency import CANCEL_ALL, KeyEntry
-from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.outbox import MayBeLost, OrderState
+from switchyard.domain.orders.keys import CANCEL_ALL, KeyEntry
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.outbox import MayBeLost, OrderState
+from switchyard.domain.values import converted, struct_digest
 from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.ports.accounts import Accounts, UnfinishedFilter
 from switchyard.ports.clock import Clock

@@ -9,10 +9,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from switchyard.domain.closing import CloseRequest
 from switchyard.domain.errors import NotFound, PositionClosing, PositionMoved
-from switchyard.domain.idempotency import CLOSE_POSITION, KeyEntry
 from switchyard.domain.ids import AccountId
+from switchyard.domain.orders.closing import CloseRequest
+from switchyard.domain.orders.keys import CLOSE_POSITION, KeyEntry
 from switchyard.flow.intake.derived import DerivedOrderService, DerivedResult
 from switchyard.flow.intake.order_intake import OrderIntake
 from switchyard.flow.intake.orders import OrderService

@@ -15,9 +15,10 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
-from switchyard.domain.closing import CloseRequest
 from switchyard.domain.errors import Unavailable
-from switchyard.domain.idempotency import (
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.orders.closing import CloseRequest
+from switchyard.domain.orders.keys import (
     DERIVED_CLOSE,
     DERIVED_ORDER,
     KeyEntry,
@@ -25,10 +26,9 @@ from switchyard.domain.idempotency import (
     generate_idempotency_key,
     is_lost_key_alive,
 )
-from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order, OrderRequest, ended_unsent, order_digest
-from switchyard.domain.outbox import is_proven_unsent
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import Order, OrderRequest, ended_unsent, order_digest
+from switchyard.domain.orders.outbox import is_proven_unsent
 from switchyard.flow.intake.order_intake import OrderIntake
 from switchyard.flow.intake.requests import IdempotentRequest, KeyCache, Placement, request_id
 from switchyard.ports.cache import CacheEntry

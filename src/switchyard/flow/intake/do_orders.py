@@ -11,7 +11,18 @@ from typing import Any
 
 import msgspec
 
-from switchyard.domain.do_order import (
+from switchyard.domain.errors import (
+    BrokerFailed,
+    IdempotencyConflict,
+    KeyMismatch,
+    OutcomeUnknown,
+    QueueDelayed,
+    Unavailable,
+)
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.journal.events import JournalEvent, encode
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.do_order import (
     DoOrderRequest,
     ExecFailure,
     ExecResult,
@@ -22,22 +33,11 @@ from switchyard.domain.do_order import (
     request_digest,
     result_digest,
 )
-from switchyard.domain.errors import (
-    BrokerFailed,
-    IdempotencyConflict,
-    KeyMismatch,
-    OutcomeUnknown,
-    QueueDelayed,
-    Unavailable,
-)
-from switchyard.domain.events import JournalEvent, encode
-from switchyard.domain.idempotency import DO_ORDER, KeyEntry, checked_key, is_lost_key_alive
-from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import is_proven_unsent
-from switchyard.domain.risk.context import OrderContext
+from switchyard.domain.orders.keys import DO_ORDER, KeyEntry, checked_key, is_lost_key_alive
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import is_proven_unsent
+from switchyard.domain.risk.checks import OrderContext
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
 from switchyard.flow.intake.order_intake import OrderIntake
 from switchyard.flow.intake.requests import IdempotentRequest, KeyCache, Placement

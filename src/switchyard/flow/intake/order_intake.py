@@ -11,8 +11,6 @@ from typing import Any
 import msgspec
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Outcome
-from switchyard.domain.closing import CloseRequest, close_request, closing_order
 from switchyard.domain.errors import (
     IdempotencyConflict,
     JournalUnavailable,
@@ -22,8 +20,6 @@ from switchyard.domain.errors import (
     QueueDelayed,
     RiskRejected,
 )
-from switchyard.domain.fields import converted, require_numbers
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import (
     ULID_RANDOM_BITS,
     AccountId,
@@ -32,13 +28,13 @@ from switchyard.domain.ids import (
     order_id,
     venue_client_order_id,
 )
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.orders import OrderRequest, checked
-from switchyard.domain.risk.checks import CheckResult
-from switchyard.domain.risk.context import Closes, OrderContext
-from switchyard.domain.risk.dry_run import DryRun, dry_run_of
-from switchyard.domain.risk.killed import killed
-from switchyard.domain.risk.reasons import violation_of
+from switchyard.domain.journal.changes import Change, Committed, Outcome
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.closing import CloseRequest, close_request, closing_order
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.order import OrderRequest, checked
+from switchyard.domain.risk.checks import CheckResult, Closes, DryRun, OrderContext, dry_run_of, killed, violation_of
+from switchyard.domain.values import converted, require_numbers
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.intake.duplicates import DuplicateWatch

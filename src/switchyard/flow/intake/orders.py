@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
 from switchyard.domain.errors import NotFound
-from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import order_digest
-from switchyard.domain.outbox import MayBeLost, OrderState
-from switchyard.domain.risk.dry_run import DryRun
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.keys import PLACE_ORDER, KeyEntry
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.order import order_digest
+from switchyard.domain.orders.outbox import MayBeLost, OrderState
+from switchyard.domain.risk.checks import DryRun
 from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.flow.intake.order_intake import OrderIntake
 from switchyard.flow.intake.requests import IdempotentRequest, KeyCache, Placement

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.risk.reasons import Violation
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.risk.checks import Violation
 from switchyard.ports.cache import Cache, CacheEntry, CacheStatus
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
 from switchyard.domain.ids import KillId, OrderId, VenueName
-from switchyard.domain.kills import Kill
-from switchyard.domain.outbox import MayBeLost, OrderState, never_lost
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.outbox import MayBeLost, OrderState, never_lost
+from switchyard.domain.risk.kills import Kill
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import Sequencer, decide_all

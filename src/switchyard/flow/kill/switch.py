@@ -10,24 +10,28 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Committed
 from switchyard.domain.errors import InvalidField, JournalUnavailable, NotFound, TooManyKills
 from switchyard.domain.ids import KillId, OrderId, VenueName, kill_id
-from switchyard.domain.kill_state import KilledOrder, KillState, KillView, ScopeRequest, view_of
-from switchyard.domain.kills import (
+from switchyard.domain.journal.changes import Committed
+from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.risk.kills import (
     ACTIVE_KILLS_MAX,
     AUTOMATIC_ACCOUNT_KILLS_MAX,
     AUTOMATIC_KILLS_MAX,
     AUTOMATIC_STRATEGY_KILLS_MAX,
     PROGRAMS,
     Kill,
+    KilledOrder,
+    KillState,
+    KillView,
     OrderFate,
+    ScopeRequest,
     active_twin,
     fate_of,
     is_in_flight,
+    view_of,
 )
-from switchyard.domain.labels import SYMBOL, check_label, check_strategy
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.values import SYMBOL, check_label, check_strategy
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import PAGE_MAX, Journal

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from switchyard.domain.errors import RunnerDown
-from switchyard.domain.pdca.requests import ItemError, RecheckRequest, RunnerInfo
+from switchyard.domain.strategies.requests import ItemError, RecheckRequest, RunnerInfo
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.pdca import PAGE_MAX, RecheckQueue, RecheckRequests, StoredRequest

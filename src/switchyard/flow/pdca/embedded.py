@@ -1,6 +1,6 @@
 """The embedded runner: the PDCA store is its queue, so a stored request is already submitted."""
 
-from switchyard.domain.pdca.requests import RecheckRequest, RequestState, RunnerName
+from switchyard.domain.strategies.requests import RecheckRequest, RequestState, RunnerName
 from switchyard.flow.wake import Wake
 from switchyard.ports.pdca import RecheckRequests
 from switchyard.ports.runner import Run, RunState

@@ -11,9 +11,9 @@ import structlog
 
 from switchyard.domain.errors import TooManyKills
 from switchyard.domain.ids import ULID_RANDOM_BITS, AccountId, KillId, kill_id, ulid
-from switchyard.domain.kills import PDCA, Kill
-from switchyard.domain.pdca.requests import RecheckRequest
-from switchyard.domain.pdca.strategies import Strategy, StrategyKey
+from switchyard.domain.risk.kills import PDCA, Kill
+from switchyard.domain.strategies.registry import Strategy, StrategyKey
+from switchyard.domain.strategies.requests import RecheckRequest
 from switchyard.ports.kills import Kills
 from switchyard.ports.pdca import StrategyRegistry
 

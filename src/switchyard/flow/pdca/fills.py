@@ -7,9 +7,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from switchyard.domain.books.entries import Adoption, LedgerEntry, parse_entry
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.accounts import Adoption
-from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
 from switchyard.ports.ledger import ENTRIES_MAX, EntryKey, StoredEntry
 from switchyard.ports.ledger_lookup import LedgerLookup
 from switchyard.ports.strategy_fills import BooksState

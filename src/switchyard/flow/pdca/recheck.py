@@ -10,17 +10,24 @@ from datetime import timedelta
 import msgspec
 import structlog
 
+from switchyard.domain.books.entries import LedgerEntry
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.entries import LedgerEntry
-from switchyard.domain.pdca.metrics.compute import Basis, Slippage, measure
-from switchyard.domain.pdca.metrics.health import Minimum, judge, shown
-from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window, fill_of
-from switchyard.domain.pdca.metrics.report import files, selected
-from switchyard.domain.pdca.metrics.tables import FillsTable
-from switchyard.domain.pdca.metrics.track import Track
-from switchyard.domain.pdca.requests import ARTIFACT_BYTES_MAX, ItemResult, RecheckRequest
-from switchyard.domain.pdca.strategies import Strategy
+from switchyard.domain.strategies.metrics import (
+    Basis,
+    Minimum,
+    Slippage,
+    StrategyOrder,
+    Track,
+    Window,
+    fill_of,
+    judge,
+    measure,
+    shown,
+)
+from switchyard.domain.strategies.registry import Strategy
+from switchyard.domain.strategies.report import FillsTable, files, selected
+from switchyard.domain.strategies.requests import ARTIFACT_BYTES_MAX, ItemResult, RecheckRequest
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Epoch, Journal
 from switchyard.ports.pdca import NewArtifact

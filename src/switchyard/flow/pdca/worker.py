@@ -11,7 +11,7 @@ from datetime import timedelta
 import structlog
 
 from switchyard.domain.errors import OutcomeUnknown, SwitchyardError, Unavailable
-from switchyard.domain.pdca.requests import Fence, ItemError
+from switchyard.domain.strategies.requests import Fence, ItemError
 from switchyard.flow.pdca.recheck import CannotRecheck, Recheck, Rechecked
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock

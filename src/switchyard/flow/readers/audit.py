@@ -7,12 +7,11 @@ import asyncio
 
 import structlog
 
-from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.errors import HistoryMismatch, OutcomeUnknown, Unavailable
-from switchyard.domain.events import SYSTEM_ACCOUNT, event
-from switchyard.domain.facts import CutFact
-from switchyard.domain.lines import line_hash, parse_line
-from switchyard.domain.signed_head import parse_head
+from switchyard.domain.journal.changes import Change, Cursor
+from switchyard.domain.journal.events import SYSTEM_ACCOUNT, event
+from switchyard.domain.journal.facts import CutFact
+from switchyard.domain.journal.lines import line_hash, parse_head, parse_line
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.readers.head import HEAD_SECONDS, check_history, head_content
 from switchyard.flow.wake import Wake

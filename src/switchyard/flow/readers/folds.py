@@ -7,18 +7,18 @@ and every replay has its own, because a fold cannot go back.
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from switchyard.domain import fold
-from switchyard.domain.events import NEW_ORDER_EVENTS, JournalEvent, encode
-from switchyard.domain.facts import ReportFact
 from switchyard.domain.ids import OrderId
-from switchyard.domain.lines import (
+from switchyard.domain.journal import replay
+from switchyard.domain.journal.events import NEW_ORDER_EVENTS, JournalEvent, encode
+from switchyard.domain.journal.facts import ReportFact
+from switchyard.domain.journal.lines import (
     data_of,
     decode_accepted_fact,
     decode_order_fact,
     decode_rejected_fact,
     decode_report_fact,
 )
-from switchyard.domain.orders import Order, snapshot
+from switchyard.domain.orders.order import Order, snapshot
 from switchyard.flow.readers.messages import Message, has_message
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.queries import Queries
@@ -44,13 +44,13 @@ class OrderFold:
         # A fold that started at the order's row may be ahead of the events.
         if change.version > self.order.version:
             assert change.version == self.order.version + 1, "an event of the order is missing"
-            self.order = fold.changed(self.order, change, self._report)
+            self.order = replay.changed(self.order, change, self._report)
         self._report = None
 
     def message(self, event: JournalEvent) -> Message:
         """The message of the event that was applied last."""
         if self._report is not None:
-            return Message(event.seq, "execution_report", encode(fold.reported(self.order, self._report)))
+            return Message(event.seq, "execution_report", encode(replay.reported(self.order, self._report)))
         return Message(event.seq, "order_update", encode(snapshot(self.order)))
 
 
@@ -142,4 +142,4 @@ def _accepted(event: JournalEvent) -> OrderFold:
     assert event.order_id is not None, "a new order has an id"
     decode = decode_accepted_fact if event.type == "OrderAccepted" else decode_rejected_fact
     fact = decode(data_of(event))
-    return OrderFold(fold.accepted(event.account_id, event.order_id, fact))
+    return OrderFold(replay.accepted(event.account_id, event.order_id, fact))

@@ -11,9 +11,8 @@ from datetime import datetime
 
 import structlog
 
-from switchyard.domain.chain import stamp
 from switchyard.domain.errors import HistoryMismatch, SwitchyardError
-from switchyard.domain.signed_head import SignedHead, parse_head
+from switchyard.domain.journal.lines import SignedHead, parse_head, stamp
 from switchyard.ports.clock import Clock
 from switchyard.ports.installation import HeadFile
 from switchyard.ports.journal import Head, Journal

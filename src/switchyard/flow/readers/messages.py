@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from switchyard.domain.events import ORDER_EVENTS, JournalEvent, encode
+from switchyard.domain.journal.events import ORDER_EVENTS, JournalEvent, encode
 
 Scope = Literal["account", "order"]
 Topic = tuple[Scope, str]

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 import structlog
 
 from switchyard.domain.errors import QueueFull, Unavailable
-from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.journal.events import JournalEvent
 from switchyard.flow.readers.backlog import Backlog
 from switchyard.flow.readers.folds import ORDERS_MAX, OrderFolds
 from switchyard.flow.readers.messages import Message, Scope, Topic, has_message, resync_message, signal_of

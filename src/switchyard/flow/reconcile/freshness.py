@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from switchyard.domain.readiness import Check
+from switchyard.domain.market.health import Check
 from switchyard.flow.reconcile.reconciler import Reconciler
 
 # A pass over large books takes minutes, and one that fails is tried again after the interval. The alert

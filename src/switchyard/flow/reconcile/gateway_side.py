@@ -5,12 +5,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.money import EXACT, ZERO
-from switchyard.domain.positions import ACCOUNT_TOTAL
+from switchyard.domain.orders.lifecycle import is_final
 from switchyard.domain.reconcile.breaks import Difference, break_id
-from switchyard.domain.reconcile.gateway import BookedFills, compare_positions, order_difference, unexplained
+from switchyard.domain.reconcile.matching import BookedFills, compare_positions, order_difference, unexplained
+from switchyard.domain.values import EXACT, ZERO
 from switchyard.flow.reconcile.ledger_fold import AccountFold, readable, units_of
 from switchyard.flow.reconcile.orphans import Orphans
 from switchyard.ports.accounts import Accounts, UnfinishedFilter

@@ -8,14 +8,13 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
-from switchyard.domain.chain import link
+from switchyard.domain.books.entries import LedgerEntry, LedgerHead, Unbalanced, parse_entry
+from switchyard.domain.books.fold import Fold
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.entries import LedgerEntry, LedgerHead, Unbalanced, parse_entry
-from switchyard.domain.ledger.fold import Fold
-from switchyard.domain.money import EXACT, ZERO
+from switchyard.domain.journal.lines import link
 from switchyard.domain.reconcile.breaks import Difference
-from switchyard.domain.reconcile.gateway import BookedFills
-from switchyard.domain.reconcile.ledger import broken_chain
+from switchyard.domain.reconcile.matching import BookedFills, broken_chain
+from switchyard.domain.values import EXACT, ZERO
 from switchyard.ports.ledger import ENTRIES_MAX, StoredEntry
 from switchyard.ports.ledger_dump import DumpedEntry, LedgerDump
 

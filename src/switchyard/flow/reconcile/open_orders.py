@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from switchyard.domain.amends import current_id
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.amends import current_id
+from switchyard.domain.orders.order import Order
 from switchyard.domain.reconcile.breaks import Difference
-from switchyard.domain.reconcile.venue import OpenThere, open_order_difference
+from switchyard.domain.reconcile.matching import OpenThere, open_order_difference
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
 from switchyard.ports.statement import VenueStatement

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from switchyard.domain.books.entries import LedgerEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.ledger.entries import LedgerEntry
 from switchyard.domain.reconcile.breaks import StatementFill
 
 

@@ -11,10 +11,9 @@ from typing import Final
 import msgspec
 import structlog
 
+from switchyard.domain.books.entries import BookedAccount, LedgerEntry, parse_entry
 from switchyard.domain.errors import CannotStart, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.ledger.accounts import BookedAccount
-from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
 from switchyard.domain.reconcile.breaks import (
     BREAK_CLASSES,
     BREAK_STATES,
@@ -23,9 +22,7 @@ from switchyard.domain.reconcile.breaks import (
     StatementFill,
     break_id,
 )
-from switchyard.domain.reconcile.gateway import gateway_scope
-from switchyard.domain.reconcile.ledger import orphan
-from switchyard.domain.reconcile.venue import fills_scope, open_orders_scope, recorded_ids
+from switchyard.domain.reconcile.matching import fills_scope, gateway_scope, open_orders_scope, orphan, recorded_ids
 from switchyard.flow.reconcile.collected import Collected
 from switchyard.flow.reconcile.gateway_side import GatewaySide
 from switchyard.flow.reconcile.ledger_fold import AccountFold, LedgerFold

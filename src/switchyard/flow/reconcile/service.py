@@ -7,26 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final
 
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
+from switchyard.domain.books.entries import NO_CURRENCY
+from switchyard.domain.books.holdings import Holding
+from switchyard.domain.books.manual import ManualEntry, manual_entry
 from switchyard.domain.errors import InvalidField, NotFound
 from switchyard.domain.ids import AccountId, VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.ledger.entries import NO_CURRENCY
-from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.ledger.manual import ManualEntry, manual_entry
-from switchyard.domain.money import EXACT, ONE, ROUNDED, ZERO, canonical, fixed
-from switchyard.domain.positions import ACCOUNT_TOTAL
+from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.reconcile.breaks import (
     CURRENT_STATES,
     Break,
     BreakChanged,
-    StatementFill,
-    adopted,
-    check_decision,
-    explained,
-)
-from switchyard.domain.reconcile.gateway import gateway_scope
-from switchyard.domain.reconcile.ledger import ledger_scope
-from switchyard.domain.reconcile.views import (
     BreakHistory,
     BreakPage,
     NotCompared,
@@ -34,9 +25,15 @@ from switchyard.domain.reconcile.views import (
     ReconciledBalance,
     ReconciledPosition,
     ReconcileView,
+    StatementFill,
+    adopted,
+    check_decision,
+    explained,
     shown,
     told,
 )
+from switchyard.domain.reconcile.matching import gateway_scope, ledger_scope
+from switchyard.domain.values import EXACT, ONE, ROUNDED, ZERO, canonical, fixed
 from switchyard.flow.reconcile.reconciler import Pass, Reconciler
 from switchyard.ports.breaks import BreakFilter, BreakStore
 from switchyard.ports.clock import Clock

@@ -11,11 +11,11 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from switchyard.domain.books.entries import LedgerEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.ledger.entries import LedgerEntry
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.order import Order
 from switchyard.domain.reconcile.breaks import Difference, StatementFill
-from switchyard.domain.reconcile.venue import (
+from switchyard.domain.reconcile.matching import (
     entry_ids,
     missing_fill,
     other_figures,

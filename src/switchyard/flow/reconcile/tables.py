@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 
+from switchyard.domain.books.entries import LedgerHead
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.entries import LedgerHead
-from switchyard.domain.reconcile.ledger import broken_chain, compare_sums, compare_tables, ledger_scope
+from switchyard.domain.reconcile.matching import broken_chain, compare_sums, compare_tables, ledger_scope
 from switchyard.flow.reconcile.collected import Collected
 from switchyard.flow.reconcile.ledger_fold import AccountFold
 from switchyard.ports.ledger_lookup import LedgerLookup

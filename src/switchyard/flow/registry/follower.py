@@ -9,13 +9,11 @@ from collections import Counter
 
 import structlog
 
-from switchyard.domain.bus import Place
-from switchyard.domain.chain import link
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.domain.events import JournalEvent
-from switchyard.domain.labels import STRATEGY
-from switchyard.domain.lines import data_of, decode_accepted_fact
-from switchyard.domain.pdca.strategies import STRATEGIES_MAX, StrategyKey, Tenant, tenant_of_account
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.journal.lines import Place, data_of, decode_accepted_fact, link
+from switchyard.domain.strategies.registry import STRATEGIES_MAX, StrategyKey, Tenant, tenant_of_account
+from switchyard.domain.values import STRATEGY
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.pdca import StrategyRegistry

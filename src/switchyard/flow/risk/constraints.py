@@ -5,12 +5,12 @@ Reads quotes and the account's results; writes nothing.
 
 from decimal import Decimal
 
-from switchyard.domain.do_order import DoOrderRequest
+from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.errors import BrokerFailed, ConstraintViolated
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId, VenueName
-from switchyard.domain.money import ROUNDED, plain
-from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.orders.do_order import DoOrderRequest
+from switchyard.domain.values import ROUNDED, plain
 from switchyard.ports.journal import Journal
 from switchyard.ports.quotes import Quotes
 

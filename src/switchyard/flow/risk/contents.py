@@ -11,14 +11,13 @@ from datetime import timedelta
 
 import msgspec
 
-from switchyard.domain.changes import Change, Committed
 from switchyard.domain.errors import JournalUnavailable, SwitchyardError, Unavailable
-from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.orders import OrderRequest
-from switchyard.domain.risk.checks import CheckResult
-from switchyard.domain.risk.contents import CONTENT, content_digest
-from switchyard.domain.risk.reasons import Violation
+from switchyard.domain.journal.changes import Change, Committed
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.order import OrderRequest
+from switchyard.domain.risk.checks import CheckResult, Violation
+from switchyard.domain.risk.claims import CONTENT, content_digest
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.ports.clock import Clock
 from switchyard.ports.keys import KeyStore

@@ -11,17 +11,26 @@ from datetime import date, datetime
 import msgspec
 
 from switchyard.domain import decisions
+from switchyard.domain.accounts.views import ExposureView, exposure_view
 from switchyard.domain.errors import PositionMoved
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, order_id
-from switchyard.domain.orders import Order
-from switchyard.domain.risk.checks import CheckResult
-from switchyard.domain.risk.claims import LIMITS_OF, NO_LIMITS, Breach, Claim, Limits, claimed_by, described
-from switchyard.domain.risk.context import OrderContext
+from switchyard.domain.orders.order import Order
+from switchyard.domain.risk.checks import WAIVED_FOR_REDUCING, CheckResult, OrderContext, Violation
+from switchyard.domain.risk.claims import (
+    LIMITS_OF,
+    NO_LIMITS,
+    Breach,
+    Claim,
+    Limits,
+    LimitSettings,
+    Terms,
+    claimed_by,
+    described,
+    is_reducing,
+    reserved,
+    terms_of,
+)
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure, breach_of
-from switchyard.domain.risk.exposure_view import ExposureView, exposure_view
-from switchyard.domain.risk.limit_settings import LimitSettings
-from switchyard.domain.risk.reasons import WAIVED_FOR_REDUCING, Violation
-from switchyard.domain.risk.reservations import Terms, is_reducing, reserved, terms_of
 from switchyard.ports.exposures import Exposures
 
 # How often an order may be found to be reducing, or not to be, after a commit said otherwise.

@@ -4,8 +4,7 @@ import math
 from datetime import timedelta
 
 from switchyard.domain.ids import AccountId
-from switchyard.domain.risk.checks import CheckResult
-from switchyard.domain.risk.reasons import Violation
+from switchyard.domain.risk.checks import CheckResult, Violation
 from switchyard.ports.buckets import TokenBuckets
 
 

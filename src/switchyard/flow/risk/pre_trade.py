@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import structlog
 
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.risk.checks import Check, CheckResult, Kind, kind_of
-from switchyard.domain.risk.context import OrderContext
-from switchyard.domain.risk.reasons import RISK_REASONS, Violation
+from switchyard.domain.risk.checks import RISK_REASONS, Check, CheckResult, Kind, OrderContext, Violation, kind_of
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

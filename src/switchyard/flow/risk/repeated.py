@@ -12,9 +12,9 @@ import msgspec
 import structlog
 
 from switchyard.domain.errors import TooManyKills
-from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, KillId, kill_id, ulid
-from switchyard.domain.kills import Kill
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.risk.kills import Kill
 from switchyard.flow.wake import Wake
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Queries

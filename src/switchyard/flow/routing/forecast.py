@@ -13,7 +13,7 @@ import msgspec
 from switchyard.domain.decisions import SEND_DEADLINES
 from switchyard.domain.errors import QueueDelayed
 from switchyard.domain.ids import VenueName
-from switchyard.domain.orders import TimeInForce
+from switchyard.domain.orders.order import TimeInForce
 from switchyard.ports.clock import Clock
 from switchyard.ports.outbox import OutboxQueries, QueueHead
 

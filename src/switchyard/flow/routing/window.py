@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from switchyard.domain.changes import Change
 from switchyard.domain.decisions import SEND_DEADLINES
 from switchyard.domain.errors import QueueDelayed
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.orders import TimeInForce
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.order import TimeInForce
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.ports.clock import Clock
 from switchyard.telemetry.metrics import Metrics

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import assert_never
 
-from switchyard.domain.amends import amend_of
-from switchyard.domain.money import EXACT, ZERO, plain
-from switchyard.domain.outbox import OutboxKey
-from switchyard.domain.risk.reasons import Violation
-from switchyard.domain.risk.reservations import is_reducing
+from switchyard.domain.orders.amends import amend_of
+from switchyard.domain.orders.outbox import OutboxKey
+from switchyard.domain.risk.checks import Violation
+from switchyard.domain.risk.claims import is_reducing
+from switchyard.domain.values import EXACT, ZERO, plain
 from switchyard.flow.sending.collars import Guard
 from switchyard.ports.journal import Journal
 from switchyard.ports.outbox import Due

@@ -11,11 +11,10 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from switchyard.domain import decisions
-from switchyard.domain.amends import amend_of
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.outbox import OutboxKey, OutboxRow
-from switchyard.domain.risk.guards import order_collar
-from switchyard.domain.risk.reasons import Violation
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.amends import amend_of
+from switchyard.domain.orders.outbox import OutboxKey, OutboxRow
+from switchyard.domain.risk.checks import Violation, order_collar
 from switchyard.ports.outbox import Due
 from switchyard.ports.quotes import Quotes
 

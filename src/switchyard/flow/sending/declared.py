@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import msgspec
 
-from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.ids import VenueName
+from switchyard.domain.journal.changes import Change, Cursor
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Capabilities, Lookup

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import OrderState, OutboxKey, never_lost
-from switchyard.domain.risk.reasons import Violation
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.outbox import OrderState, OutboxKey, never_lost
+from switchyard.domain.risk.checks import Violation
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.commit.groups import Answer, Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import Sequencer, decide_all

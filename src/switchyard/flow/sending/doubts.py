@@ -1,6 +1,6 @@
 """What one process knows about the rows in doubt of a venue: since when it waits, and when it asks next. In memory."""
 
-from switchyard.domain.outbox import OutboxKey, OutboxRow
+from switchyard.domain.orders.outbox import OutboxKey, OutboxRow
 from switchyard.flow.sending.answering import Mark
 
 # An entry takes about 300 bytes. Rows beyond this number are looked up, but their waiting time starts only when others

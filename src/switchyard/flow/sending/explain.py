@@ -10,11 +10,11 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from switchyard.domain.events import JournalEvent
-from switchyard.domain.facts import DoubtFact
-from switchyard.domain.lines import data_of, decode_order_fact
-from switchyard.domain.outbox import OutboxRow
-from switchyard.domain.reasons import described
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.journal.facts import DoubtFact
+from switchyard.domain.journal.lines import data_of, decode_order_fact
+from switchyard.domain.orders.outbox import OutboxRow
+from switchyard.domain.orders.reasons import described
 from switchyard.flow.sending.declared import Decider
 from switchyard.flow.sending.operator import outbox_id
 

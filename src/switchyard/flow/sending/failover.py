@@ -10,10 +10,10 @@ from typing import NamedTuple
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
 from switchyard.domain.ids import VenueName
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import Propose, decide_all

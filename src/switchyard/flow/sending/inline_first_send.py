@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Outcome, merged
 from switchyard.domain.ids import OrderId, VenueName, WorkerId
-from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.journal.changes import Change, Committed, Outcome, merged
+from switchyard.domain.orders.outbox import OrderState, OutboxRow
 from switchyard.flow.commit.states import accepted_state
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys

@@ -8,7 +8,7 @@ import structlog
 
 from switchyard.domain.errors import DifferentDeclarations, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import LANES
+from switchyard.domain.orders.outbox import LANES
 from switchyard.ports.clock import Clock
 from switchyard.ports.lanes import NOTHING_DECLARED, Lanes, LaneShare
 from switchyard.ports.liveness import Liveness

@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
-from switchyard.domain.idempotency import DERIVED_CLOSE, DERIVED_ORDER, DO_ORDER
 from switchyard.domain.ids import VenueClientOrderId, VenueName, other_generations
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow, is_first_attempt
+from switchyard.domain.orders.keys import DERIVED_CLOSE, DERIVED_ORDER, DO_ORDER
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxRow, is_first_attempt
 from switchyard.flow.lost_history import LostHistory
 from switchyard.ports.outbox import Due
 from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable

@@ -2,8 +2,8 @@
 
 import structlog
 
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxRow
 
 log = structlog.get_logger()
 

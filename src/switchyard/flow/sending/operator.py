@@ -4,14 +4,14 @@ import re
 from collections.abc import Awaitable, Callable
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
 from switchyard.domain.errors import InvalidField, LookupPending, NotFound, NotInDoubt
-from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import OrderId, VenueName
-from switchyard.domain.labels import check_label
-from switchyard.domain.lines import data_of, decode_order_fact
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.facts import DecisionFact
+from switchyard.domain.journal.lines import data_of, decode_order_fact
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxKind, OutboxRow
+from switchyard.domain.values import check_label
 from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal

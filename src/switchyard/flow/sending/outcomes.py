@@ -13,13 +13,13 @@ import msgspec
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, merged
 from switchyard.domain.errors import GroupRejected, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import SETTLED, MayBeLost, OrderState, OutboxRow, never_lost
-from switchyard.domain.reasons import DoubtCode, SendCode, described
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.journal.changes import Change, Committed, merged
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import SETTLED, MayBeLost, OrderState, OutboxRow, never_lost
+from switchyard.domain.orders.reasons import DoubtCode, SendCode, described
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.flow.commit.groups import Answer, Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import Sequencer, decide_all
 from switchyard.flow.commit.states import after

@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Literal, assert_never
 
 from switchyard.domain import decisions
-from switchyard.domain.amends import amend_of
-from switchyard.domain.changes import Change
-from switchyard.domain.lifecycle import is_final
-from switchyard.domain.outbox import MayBeLost, OrderState, OutboxKey, OutboxRow, never_lost
-from switchyard.domain.reasons import SendCode, described
-from switchyard.domain.risk.reasons import Violation
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.amends import amend_of
+from switchyard.domain.orders.lifecycle import is_final
+from switchyard.domain.orders.outbox import MayBeLost, OrderState, OutboxKey, OutboxRow, never_lost
+from switchyard.domain.orders.reasons import SendCode, described
+from switchyard.domain.risk.checks import Violation
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.sending.resend import FirstSends
 

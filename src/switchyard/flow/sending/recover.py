@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 from datetime import datetime, timedelta
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import MayBeLost, OutboxRow
+from switchyard.domain.journal.changes import Change, Committed
+from switchyard.domain.orders.outbox import MayBeLost, OutboxRow
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.moved import log_moved

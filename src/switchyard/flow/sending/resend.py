@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import assert_never
 
 from switchyard.domain.ids import VenueName
-from switchyard.domain.outbox import OutboxKey, OutboxRow
+from switchyard.domain.orders.outbox import OutboxKey, OutboxRow
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT, Capabilities, Venue
 

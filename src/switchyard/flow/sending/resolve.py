@@ -11,10 +11,10 @@ from datetime import timedelta
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.amends import amend_of, amend_rows, current_id
-from switchyard.domain.changes import Change
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.amends import amend_of, amend_rows, current_id
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.flow.commit.states import after
 from switchyard.flow.lost_amends import LostAmends

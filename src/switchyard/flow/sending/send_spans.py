@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.orders.outbox import OrderState, OutboxRow
 from switchyard.flow.traced import traceparent_of
 from switchyard.ports.span import Span
 from switchyard.ports.tracing import Tracer

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.amends import amend_of
 from switchyard.domain.ids import VenueName
-from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.domain.orders.amends import amend_of
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn

@@ -6,7 +6,7 @@ the attempts that it would reject, and the queries that would find nothing.
 
 from collections.abc import Iterable, Sequence
 
-from switchyard.domain.changes import Change
+from switchyard.domain.journal.changes import Change
 from switchyard.flow.wake import Wake
 
 

@@ -8,13 +8,11 @@ from switchyard.adapters.backoffice.postgres import schema
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
 from switchyard.adapters.backoffice.postgres.posting import same
 from switchyard.adapters.backoffice.rows import account_of, holding_decoder, order_decoder
+from switchyard.domain.books.entries import BookedAccount, Leg
+from switchyard.domain.books.fold import BalanceKey
+from switchyard.domain.books.holdings import Holding, HoldingKey, Result, ResultKey
+from switchyard.domain.books.postings import BookedOrder
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.accounts import BookedAccount
-from switchyard.domain.ledger.entries import Leg
-from switchyard.domain.ledger.fold import BalanceKey
-from switchyard.domain.ledger.holdings import Holding, HoldingKey
-from switchyard.domain.ledger.orders import BookedOrder
-from switchyard.domain.ledger.results import Result, ResultKey
 from switchyard.ports.ledger import StoredEntry
 from switchyard.ports.ledger_dump import DumpedEntry
 

@@ -12,13 +12,12 @@ from switchyard.adapters.backoffice.postgres.posting import classified_errors
 from switchyard.adapters.backoffice.rows import adoption_of, holding_decoder, json_text, position_decoder
 from switchyard.adapters.postgres.connection import Connection, Record, single_connection
 from switchyard.adapters.postgres.reader import ReadBarrier, open_pool
-from switchyard.domain.bus import BusEvent, SourcePosition
+from switchyard.domain.books.entries import Adoption, HaltedAccount, LedgerEntry
+from switchyard.domain.books.holdings import Holding
+from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.errors import CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.accounts import Adoption, HaltedAccount
-from switchyard.domain.ledger.entries import LedgerEntry
-from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.domain.journal.lines import BusEvent, SourcePosition
 from switchyard.ports.ledger import (
     ENTRIES_MAX,
     Balance,

@@ -6,8 +6,8 @@ from switchyard.adapters.backoffice.postgres import schema
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
 from switchyard.adapters.backoffice.postgres.posting import same
 from switchyard.adapters.backoffice.rows import account_of, tables_of
+from switchyard.domain.books.entries import BookedAccount
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.accounts import BookedAccount
 from switchyard.ports.ledger import ENTRIES_MAX, StoredEntry
 from switchyard.ports.ledger_lookup import AccountTables
 

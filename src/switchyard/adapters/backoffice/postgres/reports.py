@@ -4,9 +4,8 @@ from datetime import date
 
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
 from switchyard.adapters.backoffice.rows import holding_decoder
+from switchyard.domain.books.holdings import Holding, Result
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.ledger.results import Result
 from switchyard.ports.ledger import Balance
 from switchyard.ports.ledger_reports import ResultGroup, ResultsBy
 

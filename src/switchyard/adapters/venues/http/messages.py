@@ -19,14 +19,14 @@ from switchyard.adapters.venues.wire import (
     Statement,
     StatementLine,
 )
-from switchyard.domain.amends import Amend
-from switchyard.domain.chain import stamp
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.money import canonical
-from switchyard.domain.orders import Order
-from switchyard.domain.reasons import bounded_detail, printable
+from switchyard.domain.journal.lines import stamp
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.reasons import bounded_detail, printable
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.reconcile.breaks import StatementFill
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.values import canonical
 from switchyard.ports.statement import StatementPage
 from switchyard.ports.venue import ReportPage, UnreadableReport, VenueAmend, VenueFill, VenueOrder
 

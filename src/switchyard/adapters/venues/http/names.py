@@ -6,7 +6,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from switchyard.domain.ids import AccountId
-from switchyard.domain.orders import Order
+from switchyard.domain.orders.order import Order
 
 
 class VenueNames:

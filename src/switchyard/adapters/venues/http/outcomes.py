@@ -17,10 +17,10 @@ from switchyard.adapters.venues.wire import (
     ErrorResponse,
     OrderResponse,
 )
-from switchyard.domain.amends import Amend, current_id
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.orders import Order
-from switchyard.domain.reasons import described
+from switchyard.domain.orders.amends import Amend, current_id
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.reasons import described
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
 
 # A venue that asks for a longer pause is down, not busy: send again after this time.

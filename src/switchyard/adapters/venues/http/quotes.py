@@ -17,10 +17,10 @@ from switchyard.adapters.venues.http.outcomes import decoded, describe
 from switchyard.adapters.venues.http.transport import BrokerResponse, Pool, Transport
 from switchyard.adapters.venues.http.venue_time import VenueTime
 from switchyard.adapters.venues.wire import QuoteResponse, QuotesResponse
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName
-from switchyard.domain.money import canonical
-from switchyard.domain.reasons import printable
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.orders.reasons import printable
+from switchyard.domain.values import canonical
 from switchyard.ports.clock import Clock
 from switchyard.ports.quote_feed import QuotePage
 from switchyard.ports.quote_source import TimedQuote

@@ -30,7 +30,7 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 
 from switchyard.adapters.system_clock import boot_seconds
 from switchyard.adapters.venues.wire import TIME_HEADER
-from switchyard.domain.reasons import AmbiguousCode, UnsentCode
+from switchyard.domain.orders.reasons import AmbiguousCode, UnsentCode
 from switchyard.ports.venue import OnDeparture, ignore_departure
 
 log = structlog.get_logger()

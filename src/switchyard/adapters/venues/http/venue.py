@@ -48,9 +48,9 @@ from switchyard.adapters.venues.wire import (
     Statement,
     encode,
 )
-from switchyard.domain.amends import AMENDS_MAX, Amend, current_id
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.orders import Order, TimeInForce
+from switchyard.domain.orders.amends import AMENDS_MAX, Amend, current_id
+from switchyard.domain.orders.order import Order, TimeInForce
 from switchyard.ports.clock import Clock
 from switchyard.ports.statement import StatementPage
 from switchyard.ports.venue import (

@@ -12,10 +12,10 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 
 from switchyard.adapters.venues.paper.matching import PaperOrder, is_marketable
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.orders import Side
-from switchyard.domain.stops import is_triggered
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.quotes import is_triggered
+from switchyard.domain.orders.order import Side
 
 # Entries of orders that have changed since; beyond as many as there are open orders, and these, the queue is rebuilt.
 STALE_ENTRIES_MAX = 1_000

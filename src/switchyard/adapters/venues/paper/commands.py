@@ -6,10 +6,10 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from switchyard.domain.amends import Amend
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.orders import Order
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.ports.venue import Accepted, SendOutcome
 
 

@@ -2,8 +2,8 @@
 
 from decimal import Decimal
 
-from switchyard.domain.money import EXACT, ZERO
-from switchyard.domain.orders import Side
+from switchyard.domain.orders.order import Side
+from switchyard.domain.values import EXACT, ZERO
 
 
 class Displayed:

@@ -23,14 +23,13 @@ from switchyard.adapters.venues.paper.recent import RecentReports
 from switchyard.adapters.venues.paper.settlement import BUSY, Settlement
 from switchyard.adapters.venues.paper.statement import venue_order
 from switchyard.adapters.venues.paper.store import Store
-from switchyard.domain.amends import Amend
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.order_kinds import ALL_KINDS
-from switchyard.domain.orders import Order
-from switchyard.domain.reports import ExecutionReport
-from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.order import ALL_KINDS, Order
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.risk.claims import UTC_DAY, TradingDay
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
     Ambiguous,

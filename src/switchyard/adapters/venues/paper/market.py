@@ -9,9 +9,9 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from switchyard.domain.facts import Quote
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.money import EXACT, canonical
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.values import EXACT, canonical
 
 # Slow enough for a person to follow; the octave with the longest period then turns about twice a day.
 STEP = timedelta(milliseconds=200)

@@ -11,13 +11,13 @@ import msgspec
 from msgspec.structs import replace
 
 from switchyard.adapters.venues.paper.displayed import ANY_QTY, Displayed
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.instruments import Instrument
-from switchyard.domain.money import AMOUNT_LIMIT, EXACT, ONE, ZERO, canonical
-from switchyard.domain.orders import RESTING, Order, Side, TimeInForce
-from switchyard.domain.reports import ExecType, ExecutionReport, ReportStatus
-from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import Instrument
+from switchyard.domain.orders.order import RESTING, Order, Side, TimeInForce
+from switchyard.domain.orders.reports import ExecType, ExecutionReport, ReportStatus
+from switchyard.domain.risk.claims import UTC_DAY, TradingDay
+from switchyard.domain.values import AMOUNT_LIMIT, EXACT, ONE, ZERO, canonical
 from switchyard.ports.venue import VenueFill
 
 # An order keeps its fills in its row. One that has so many is filled whole, however little is displayed.

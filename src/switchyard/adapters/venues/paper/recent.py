@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.ports.venue import ReportPage
 
 # Long enough to keep polling of an idle venue rare, short enough that a reader can stop promptly.

@@ -3,9 +3,9 @@
 from decimal import Decimal, Inexact
 
 from switchyard.adapters.venues.paper.matching import PaperOrder, Rules
-from switchyard.domain.instruments import Instrument
-from switchyard.domain.money import AMOUNT_LIMIT, ZERO, is_multiple
-from switchyard.domain.orders import LIMITED, RESTING, STOPS, Order
+from switchyard.domain.market.instruments import Instrument
+from switchyard.domain.orders.order import LIMITED, RESTING, STOPS, Order
+from switchyard.domain.values import AMOUNT_LIMIT, ZERO, is_multiple
 
 
 def rejection(order: Order, instrument: Instrument, rules: Rules) -> str | None:

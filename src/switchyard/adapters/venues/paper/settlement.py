@@ -19,13 +19,13 @@ from switchyard.adapters.venues.paper.matching import (
     triggered,
 )
 from switchyard.adapters.venues.paper.rejections import amend_rejection, rejection
-from switchyard.domain.amends import Amend
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.instruments import Instrument
-from switchyard.domain.orders import Order
-from switchyard.domain.reports import ExecutionReport
-from switchyard.domain.stops import is_triggered
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import Instrument
+from switchyard.domain.market.quotes import is_triggered
+from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.ports.venue import Accepted, SendOutcome, Unsent, VenueRejected
 
 # The outcome when the exchange is full. The pause is short enough to notice free room, long enough to add little load.

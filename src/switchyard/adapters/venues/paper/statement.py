@@ -11,8 +11,8 @@ import msgspec
 
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.domain.ids import VenueName
+from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.reconcile.breaks import StatementFill
-from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.statement import StatementPage
 from switchyard.ports.venue import Capabilities, VenueAmend, VenueOrder, VenueUnavailable
 

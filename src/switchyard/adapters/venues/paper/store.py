@@ -19,7 +19,7 @@ from switchyard.adapters.venues.paper.book import Book
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.orders.reports import ExecutionReport
 
 SCHEMA_VERSION = 1
 SCHEMA = """

@@ -42,13 +42,13 @@ from switchyard.adapters.venues.simulator.orders import (
 )
 from switchyard.adapters.venues.simulator.reporting import Reporting
 from switchyard.adapters.venues.wire import AmendOrder, PlaceOrder, Report, Statement, StatementLine
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.money import EXACT, ZERO
-from switchyard.domain.reports import ExecutionReport
-from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
-from switchyard.domain.stops import is_triggered
+from switchyard.domain.journal.facts import Quote
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.market.quotes import is_triggered
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.risk.claims import UTC_DAY, TradingDay
+from switchyard.domain.values import EXACT, ZERO
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import AmendMode, Dedupe
 

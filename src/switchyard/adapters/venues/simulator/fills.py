@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.adapters.venues.simulator.faults import FaultPlan
-from switchyard.domain.instruments import Catalogue
-from switchyard.domain.money import EXACT, share
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.market.instruments import Catalogue
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.values import EXACT, share
 
 BASIS_POINTS = Decimal(10_000)
 

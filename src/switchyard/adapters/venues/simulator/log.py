@@ -20,8 +20,8 @@ from switchyard.adapters.threads import WorkerThreads
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.adapters.venues.wire import encode
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SwitchyardError
-from switchyard.domain.orders import OrderType
-from switchyard.domain.reports import ExecType, ReportStatus
+from switchyard.domain.orders.order import OrderType
+from switchyard.domain.orders.reports import ExecType, ReportStatus
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

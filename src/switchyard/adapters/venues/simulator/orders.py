@@ -11,9 +11,9 @@ from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.adapters.venues.simulator.log import Entry
 from switchyard.adapters.venues.wire import BROKER_STATUS, Fill, OrderResponse, PlaceOrder, Report
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
-from switchyard.domain.money import EXACT, ZERO
-from switchyard.domain.orders import RESTING, Order
-from switchyard.domain.reports import ExecutionReport, revises_execution
+from switchyard.domain.orders.order import RESTING, Order
+from switchyard.domain.orders.reports import ExecutionReport, revises_execution
+from switchyard.domain.values import EXACT, ZERO
 from switchyard.ports.venue import VenueFill
 
 

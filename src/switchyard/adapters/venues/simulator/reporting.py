@@ -10,7 +10,7 @@ import msgspec
 from switchyard.adapters.venues.simulator.faults import FaultPlan
 from switchyard.adapters.venues.simulator.log import Entry, EventLog
 from switchyard.adapters.venues.wire import REPORT_STATUS, Report, Reports, encode
-from switchyard.domain.money import ZERO
+from switchyard.domain.values import ZERO
 from switchyard.ports.clock import Clock
 
 # Long enough to keep polling of an idle venue rare, short enough that a reader can stop promptly.

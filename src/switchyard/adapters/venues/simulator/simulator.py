@@ -11,7 +11,7 @@ from switchyard.adapters.venues.simulator.faults import FaultPlan, Faults
 from switchyard.adapters.venues.simulator.log import EventLog, LogBroken
 from switchyard.adapters.venues.simulator.reporting import Reporting
 from switchyard.adapters.venues.simulator.responses import HangUp
-from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
+from switchyard.domain.risk.claims import UTC_DAY, TradingDay
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import AmendMode, Dedupe, Lookup
 

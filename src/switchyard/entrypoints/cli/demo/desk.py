@@ -12,8 +12,8 @@ import typer
 
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.client import AsyncClient, OrderSnapshot
-from switchyard.domain.instruments import DEFAULT_INSTRUMENTS
-from switchyard.domain.orders import Side
+from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS
+from switchyard.domain.orders.order import Side
 from switchyard.entrypoints.cli.connection import sign_pdca_token, sign_token
 from switchyard.entrypoints.cli.demo.plan import ACCOUNTS
 from switchyard.entrypoints.cli.demo.processes import DemoFailed, Site

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from switchyard.domain.orders import Side
+from switchyard.domain.orders.order import Side
 
 Manner = Literal[
     "market",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from switchyard.client import ApiError
-from switchyard.domain.money import plain
+from switchyard.domain.values import plain
 from switchyard.entrypoints.cli.demo.desk import OPERATOR, Desk
 from switchyard.entrypoints.cli.demo.plan import ACCOUNTS, TRADERS
 from switchyard.entrypoints.cli.demo.processes import DemoFailed

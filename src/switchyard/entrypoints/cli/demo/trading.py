@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Final, get_args
 
 from switchyard.client import ApiError, ExecutionReported, is_final
-from switchyard.domain.lifecycle import Status
+from switchyard.domain.orders.lifecycle import Status
 from switchyard.entrypoints.cli.demo.desk import Desk
 from switchyard.entrypoints.cli.demo.plan import ACCOUNTS, LOT, PlannedOrder
 

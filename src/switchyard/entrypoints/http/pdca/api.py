@@ -13,17 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from switchyard.bootstrap import PdcaOffice
 from switchyard.domain.errors import InvalidField, InvalidKey, NotFound, RequestError, Unauthorized
-from switchyard.domain.idempotency import checked_key
-from switchyard.domain.labels import STRATEGY
-from switchyard.domain.pdca.bodies import (
-    BATCH_SIZE_MAX,
-    checked_recheck,
-    checked_recheck_all,
-    request_digest,
-    window_at,
-)
-from switchyard.domain.pdca.requests import Artifact, RecheckRequest
-from switchyard.domain.pdca.strategies import (
+from switchyard.domain.orders.keys import checked_key
+from switchyard.domain.strategies.registry import (
     Strategy,
     StrategyKey,
     Tenant,
@@ -31,6 +22,16 @@ from switchyard.domain.pdca.strategies import (
     check_strategy_id,
     checked_strategy,
 )
+from switchyard.domain.strategies.requests import (
+    BATCH_SIZE_MAX,
+    Artifact,
+    RecheckRequest,
+    checked_recheck,
+    checked_recheck_all,
+    request_digest,
+    window_at,
+)
+from switchyard.domain.values import STRATEGY
 from switchyard.entrypoints.http.errors import REPLAYED, WireResponse, json_response
 from switchyard.entrypoints.http.pdca.calls import ANSWER_BYTES_MAX, Call, Counter, Endpoint, answering
 from switchyard.entrypoints.http.pdca.downloads import Downloads

@@ -13,7 +13,7 @@ from starlette.types import Message, Scope, Send
 
 from switchyard.bootstrap import PdcaRateName
 from switchyard.domain.errors import IdempotencyConflict, InvalidField, RequestError, SwitchyardError
-from switchyard.domain.pdca.strategies import Tenants, tenants_digest
+from switchyard.domain.strategies.registry import Tenants, tenants_digest
 from switchyard.entrypoints.http.errors import Header, WireResponse, starlette_response
 from switchyard.entrypoints.http.pdca.errors import http_error, pdca_error
 from switchyard.entrypoints.http.pdca.rates import PdcaRates

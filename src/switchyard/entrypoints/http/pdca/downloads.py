@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 from switchyard.domain.errors import Unauthorized
-from switchyard.domain.pdca.strategies import Tenant
+from switchyard.domain.strategies.registry import Tenant
 from switchyard.ports.clock import Clock
 
 _EXPIRES = re.compile(r"[0-9]{1,12}")

@@ -5,9 +5,9 @@ from typing import NamedTuple, get_args
 
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId
-from switchyard.domain.labels import is_account
-from switchyard.domain.pdca.requests import Filter
-from switchyard.domain.pdca.strategies import HEALTHS, Health, Tenants, check_tags, tenant_of_account
+from switchyard.domain.strategies.registry import HEALTHS, Health, Tenants, check_tags, tenant_of_account
+from switchyard.domain.strategies.requests import Filter
+from switchyard.domain.values import is_account
 from switchyard.entrypoints.http.queries import whole_number
 from switchyard.ports.pdca import SortField, StrategyQuery
 

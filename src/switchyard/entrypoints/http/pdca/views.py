@@ -6,9 +6,16 @@ from typing import Literal
 import msgspec
 
 from switchyard.domain.ids import AccountId
-from switchyard.domain.pdca.metric_names import MetricName
-from switchyard.domain.pdca.requests import Artifact, Filter, ItemError, ItemState, RecheckItem, RequestState, Window
-from switchyard.domain.pdca.strategies import Capital, Health, MetricValue, Strategy, Threshold
+from switchyard.domain.strategies.registry import Capital, Health, MetricName, MetricValue, Strategy, Threshold
+from switchyard.domain.strategies.requests import (
+    Artifact,
+    Filter,
+    ItemError,
+    ItemState,
+    RecheckItem,
+    RequestState,
+    Window,
+)
 from switchyard.ports.pdca import ItemPage, StoredRequest
 
 

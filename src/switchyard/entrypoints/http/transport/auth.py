@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeGuard
 import jwt
 from starlette.types import Scope
 
-from switchyard.domain import labels
+from switchyard.domain import values
 from switchyard.domain.errors import Forbidden, InvalidField, InvalidJson, SettingError, Unauthorized
 from switchyard.domain.ids import AccountId
 from switchyard.entrypoints.http.transport.bodies import parse_object
@@ -255,7 +255,7 @@ def issue_token(
         if SCOPE.fullmatch(scope) is None:
             raise InvalidField("scope", f"{scope!r} must be visible ASCII characters without quotes and backslashes")
     if subject is not None:
-        labels.check_label("subject", subject)
+        values.check_label("subject", subject)
     if not is_account(account):
         raise InvalidField(
             "account", "must be 1 to 64 visible ASCII characters without quotes and slashes, and not '-'"
@@ -277,7 +277,7 @@ def issue_token(
 
 def is_account(value: object) -> TypeGuard[str]:
     """Whether a claim is a valid account id."""
-    return isinstance(value, str) and labels.is_account(value)
+    return isinstance(value, str) and values.is_account(value)
 
 
 def authorization_header(scope: Scope) -> bytes | None:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import jwt
 
 from switchyard.adapters.files.signing_keys import SigningKey
-from switchyard.domain import labels
+from switchyard.domain import values
 from switchyard.domain.errors import Forbidden, InvalidField, Unauthorized
 from switchyard.domain.ids import AccountId
-from switchyard.domain.pdca.strategies import Tenants, tenant_of_account, tenant_of_client
+from switchyard.domain.strategies.registry import Tenants, tenant_of_account, tenant_of_client
 from switchyard.entrypoints.http.transport.auth import (
     LEEWAY_SECONDS,
     SCOPE,
@@ -124,7 +124,7 @@ def issue_pdca_token(
     for scope in scopes:
         if SCOPE.fullmatch(scope) is None:
             raise InvalidField("scope", f"{scope!r} must be visible ASCII characters without quotes and backslashes")
-    labels.check_label("subject", client_id, CLIENT_LENGTH_MAX)
+    values.check_label("subject", client_id, CLIENT_LENGTH_MAX)
     for account in () if accounts is None or accounts == ALL_ACCOUNTS else accounts:
         if not is_account(account):
             raise InvalidField("account", f"{account!r} is not an account id")
@@ -157,7 +157,7 @@ def _client_of(claims: dict[str, Any]) -> str:
     if not isinstance(client, str):
         raise _invalid("the token has no sub, which names the client")
     try:
-        labels.check_label("sub", client, CLIENT_LENGTH_MAX)
+        values.check_label("sub", client, CLIENT_LENGTH_MAX)
     except InvalidField as error:
         raise _invalid(f"the token's {error.message}") from None
     return client
