@@ -19,7 +19,7 @@ from switchyard.entrypoints.http.backoffice import BackOfficeRoutes
 from switchyard.entrypoints.http.reconcile import ReconcileRoutes
 from switchyard.entrypoints.http.reference.page import reference_page
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
-from switchyard.ports.ledger import LedgerUnavailable, Posted
+from switchyard.ports.books import LedgerUnavailable, Posted
 from tests.support.books import KEEPS_BOOKS, InnerBackOffice, RunningBackOffice, inner_backoffice
 from tests.support.contract import Contract
 from tests.support.gateway import RunningGateway, running_gateway

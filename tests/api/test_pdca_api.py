@@ -14,7 +14,7 @@ import pytest
 from switchyard.domain.errors import OutcomeUnknown, RunnerDown
 from switchyard.domain.strategies.registry import METRICS, Capital, MetricValue, StrategyBody, Threshold
 from switchyard.domain.strategies.requests import Filter, ItemResult, RecheckRequest
-from switchyard.ports.pdca import NewArtifact, PdcaUnavailable
+from switchyard.ports.strategies import NewArtifact, PdcaUnavailable
 from tests.support.gateway import running_gateway
 from tests.support.pdca import (
     ALL_SCOPES,

@@ -18,7 +18,7 @@ from switchyard.domain.ids import OrderId
 from switchyard.domain.reconcile.breaks import CURRENT_STATES, Break
 from switchyard.flow.reconcile import ledger_fold, service, statement_match
 from switchyard.flow.reconcile.service import ReconcileService
-from switchyard.ports.breaks import BreakFilter
+from switchyard.ports.books import BreakFilter
 from tests.support.books import InnerBackOffice, inner_backoffice
 from tests.support.gateway import RunningGateway, running_gateway
 

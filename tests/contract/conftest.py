@@ -7,8 +7,7 @@ import pytest
 
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.bootstrap.databases import DatabaseQueries
-from switchyard.ports.journal import Journal
-from switchyard.ports.liveness import Liveness
+from switchyard.ports.journal import Journal, Liveness
 from tests.support.databases import Database, SqlDatabase, fresh_database
 from tests.support.ledgers import Ledgers, opened_ledgers
 from tests.support.postgres import PostgresServer

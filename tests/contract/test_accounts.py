@@ -17,7 +17,7 @@ from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.journal.changes import Change
 from switchyard.domain.orders.closing import ORDERS_MAX, CancelAllRequest
 from switchyard.domain.orders.outbox import OrderState
-from switchyard.ports.accounts import UnfinishedFilter
+from switchyard.ports.queries import UnfinishedFilter
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit

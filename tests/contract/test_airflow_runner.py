@@ -17,8 +17,7 @@ from switchyard.domain.errors import RunnerDown
 from switchyard.domain.strategies.registry import StrategyBody
 from switchyard.domain.strategies.requests import Tally
 from switchyard.flow.pdca.dispatch import ENDED_GRACE, Dispatch
-from switchyard.ports.pdca import StoredRequest
-from switchyard.ports.runner import RunConflict
+from switchyard.ports.strategies import RunConflict, StoredRequest
 from switchyard.settings.setting import Secret
 from switchyard.telemetry.metrics import Metrics
 from tests.support.airflow import DAG, PASSWORD, USER, FakeAirflow, fake_airflow

@@ -26,10 +26,9 @@ from switchyard.flow.backoffice.journal_bus import JOURNAL, JournalBus, JournalS
 from switchyard.flow.backoffice.rebuild import rebuild
 from switchyard.flow.backoffice.source_reader import EVENTS_MAX
 from switchyard.flow.wake import Wake
-from switchyard.ports.bus import Bus
+from switchyard.ports.books import Claim, EntryFilter, LedgerUnavailable, Posted
+from switchyard.ports.bus import Bus, Page, Source
 from switchyard.ports.journal import Journal
-from switchyard.ports.ledger import Claim, EntryFilter, LedgerUnavailable, Posted
-from switchyard.ports.source import Page, Source
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, a_report, an_accept, state_after
 from tests.support.databases import Database

@@ -13,7 +13,7 @@ from switchyard.adapters.backoffice.postgres_breaks import PostgresBreaks
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName
 from switchyard.domain.reconcile.breaks import CURRENT_STATES, Break, StatementFill, break_id
-from switchyard.ports.breaks import BreakFilter, BreakStore
+from switchyard.ports.books import BreakFilter, BreakStore
 
 NOW = datetime(2026, 1, 5, 9, tzinfo=UTC)
 

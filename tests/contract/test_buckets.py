@@ -12,7 +12,7 @@ from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.redis.buckets import PREFIX, RedisBuckets
 from switchyard.adapters.redis.host import RedisHost
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.ports.buckets import TokenBuckets
+from switchyard.ports.cache import TokenBuckets
 from tests.support.cache import KEY, LONG_TIMEOUTS
 from tests.support.polling import until
 from tests.support.ports import free_port

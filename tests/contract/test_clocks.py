@@ -9,8 +9,7 @@ import pytest
 
 from switchyard.adapters.memory.clock import START, ManualClock, SeededRandomness
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
-from switchyard.ports.clock import Clock
-from switchyard.ports.randomness import Randomness
+from switchyard.ports.clock import Clock, Randomness
 
 # Both processes draw after the fork, from a pool that was filled before it.
 FORK = """

@@ -19,8 +19,7 @@ from switchyard.domain.orders.order import Order, Side
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
 from switchyard.flow.intake.closing import EXACT_TRIES, TRIES_MAX
 from switchyard.flow.intake.requests import Placement
-from switchyard.ports.accounts import UnfinishedFilter
-from switchyard.ports.exposures import Exposures
+from switchyard.ports.queries import Exposures, UnfinishedFilter
 from tests.support.build import ACCOUNT, a_report, an_accept
 from tests.support.databases import Database
 from tests.support.journal_checks import commit

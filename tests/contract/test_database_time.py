@@ -13,7 +13,7 @@ from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.decisions import begin_attempt, is_past_deadline, record_unsent
 from switchyard.flow.clock import REFRESH_AFTER, DatabaseClock
-from switchyard.ports.database_time import DatabaseTime, StoredTime, TimeReading
+from switchyard.ports.journal import DatabaseTime, StoredTime, TimeReading
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import WORKER, an_accept, state_after
 from tests.support.databases import Database

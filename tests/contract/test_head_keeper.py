@@ -11,7 +11,7 @@ from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.journal.lines import SignedHead, parse_head
 from switchyard.flow.readers.head import HeadKeeper
-from switchyard.ports.epochs import EPOCH_GAP
+from switchyard.ports.journal import EPOCH_GAP
 from tests.support.audit_fixture import KEY, AuditFixture
 from tests.support.databases import Database, fresh_database
 

@@ -14,8 +14,7 @@ from switchyard.domain.journal.changes import Change, Committed, Conflict, Curso
 from switchyard.domain.journal.events import SYSTEM_ACCOUNT, event
 from switchyard.domain.journal.facts import CutFact
 from switchyard.domain.journal.lines import data_of, head_text, parse_line, stamp
-from switchyard.ports.epochs import EPOCH_GAP
-from switchyard.ports.journal import Epoch, Head, Journal
+from switchyard.ports.journal import EPOCH_GAP, Epoch, Head, Journal
 from tests.support.build import WORKER, a_report, an_accept, numbered, state_after
 from tests.support.databases import Database, Engine, fresh_database
 from tests.support.journal_checks import commit, verified

@@ -24,8 +24,7 @@ from switchyard.domain.errors import HistoryMismatch, JournalBroken
 from switchyard.domain.journal.changes import Cursor
 from switchyard.domain.journal.lines import Place
 from switchyard.flow.history.verify import ChainBroken, ChainWalk
-from switchyard.ports.epochs import EPOCH_GAP
-from switchyard.ports.journal import Head, Journal
+from switchyard.ports.journal import EPOCH_GAP, Head, Journal
 from tests.support.audit_fixture import AuditFixture
 from tests.support.build import an_accept
 from tests.support.databases import Database, run_sql

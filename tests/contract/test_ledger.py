@@ -18,7 +18,7 @@ from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.lines import Offset, Place
-from switchyard.ports.ledger import EntryFilter, LedgerBroken, LedgerUnavailable, OwnershipLost
+from switchyard.ports.books import EntryFilter, LedgerBroken, LedgerUnavailable, OwnershipLost
 from tests.support.ledgers import Ledgers
 from tests.support.postgres import PostgresServer
 from tests.support.posting import Posting, differences, digest, post_all

@@ -10,7 +10,7 @@ from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.liveness import PostgresLiveness, lock_key
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.domain.ids import WorkerId
-from switchyard.ports.liveness import KERNEL_HOLD, Liveness
+from switchyard.ports.journal import KERNEL_HOLD, Liveness
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
 from tests.support.polling import until
 

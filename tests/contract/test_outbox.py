@@ -24,8 +24,7 @@ from switchyard.domain.decisions import (
 from switchyard.domain.ids import OrderId, VenueName
 from switchyard.domain.journal.changes import Change, Committed, Cursor, merged
 from switchyard.domain.orders.outbox import LANES, OutboxRow
-from switchyard.ports.outbox import Due, OutboxQueries, QueueHead
-from switchyard.ports.outbox_listing import OutboxListing
+from switchyard.ports.outbox import Due, OutboxListing, OutboxQueries, QueueHead
 from tests.support.build import VENUE, WORKER, a_report, an_accept, numbered, state_after
 from tests.support.databases import Database, SqlDatabase
 from tests.support.journal_checks import commit

@@ -25,7 +25,7 @@ from switchyard.domain.strategies.requests import (
     RunnerInfo,
     Tally,
 )
-from switchyard.ports.pdca import (
+from switchyard.ports.strategies import (
     LostFence,
     NewArtifact,
     PdcaStore,

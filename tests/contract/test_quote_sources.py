@@ -19,7 +19,7 @@ from switchyard.domain.ids import VenueName
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.flow.quotes import PolledQuotes
 from switchyard.ports.clock import Clock
-from switchyard.ports.quote_source import QuoteSource
+from switchyard.ports.quotes import QuoteSource
 from switchyard.telemetry.metrics import Metrics
 from tests.support.venue_process import VenueProcess
 

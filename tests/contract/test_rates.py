@@ -13,8 +13,8 @@ from switchyard.adapters.redis.breaker import Breaker
 from switchyard.adapters.redis.host import RedisHost
 from switchyard.adapters.redis.rates import PREFIX, RedisRate
 from switchyard.adapters.system_clock import SystemClock
+from switchyard.ports.cache import Counted, SharedRate
 from switchyard.ports.clock import Clock
-from switchyard.ports.rates import Counted, SharedRate
 from tests.support.cache import KEY, LONG_TIMEOUTS
 from tests.support.polling import until
 from tests.support.redis import RedisServer

@@ -38,9 +38,9 @@ from switchyard.flow.history.replay import NotEmpty, live_digest, replay
 from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.history.verify import ChainBroken
 from switchyard.flow.readers.audit import AuditWriter
+from switchyard.ports.books import RebuildTarget
 from switchyard.ports.journal import Journal
-from switchyard.ports.order_dump import OrderDump
-from switchyard.ports.rebuild import RebuildTarget
+from switchyard.ports.queries import OrderDump
 from switchyard.telemetry.metrics import Metrics
 from tests.support.databases import Database
 from tests.support.postgres import PostgresServer

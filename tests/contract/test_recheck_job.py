@@ -31,9 +31,8 @@ from switchyard.flow.kill.switch import KillRequest
 from switchyard.flow.pdca import worker as worker_module
 from switchyard.flow.pdca.worker import LEASE
 from switchyard.flow.wake import Wake
-from switchyard.ports.ledger import Claim, LedgerUnavailable
-from switchyard.ports.pdca import LostFence
-from switchyard.ports.strategy_fills import BooksState
+from switchyard.ports.books import Claim, LedgerUnavailable
+from switchyard.ports.strategies import BooksState, LostFence
 from tests.support.build import ACCOUNT, VENUE, an_accept
 from tests.support.databases import Database
 from tests.support.journal_checks import commit

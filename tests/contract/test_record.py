@@ -22,7 +22,7 @@ from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.journal.lines import parse_line
 from switchyard.domain.journal.replay import Replay
 from switchyard.domain.orders.reports import ExecutionIdScope
-from switchyard.ports.accounts import UnfinishedFilter
+from switchyard.ports.queries import UnfinishedFilter
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.recording import RecorderHarness, ScriptedVenue, fills

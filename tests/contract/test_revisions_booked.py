@@ -14,7 +14,7 @@ from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.lines import BusEvent, Offset
 from switchyard.flow.backoffice.check import Differences, compare_ledgers
 from switchyard.flow.backoffice.rebuild import Carried, rebuild
-from switchyard.ports.ledger import EntryFilter, EntryKey, Ledger
+from switchyard.ports.books import EntryFilter, EntryKey, Ledger
 from tests.support.ledgers import Ledgers
 from tests.support.posting import Posting, differences, digest, post_all
 from tests.support.tape import START, Tape, TapeSource

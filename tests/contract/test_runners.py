@@ -21,7 +21,7 @@ from switchyard.domain.strategies.registry import StrategyBody
 from switchyard.domain.strategies.requests import RecheckRequest
 from switchyard.flow.pdca.embedded import EmbeddedRunner
 from switchyard.flow.wake import Wake
-from switchyard.ports.runner import Run, Runner, RunState
+from switchyard.ports.strategies import Run, Runner, RunState
 from tests.support.airflow import DAG, PASSWORD, USER, fake_airflow
 from tests.support.pdca import a_recheck, strategy_key
 from tests.support.polling import until

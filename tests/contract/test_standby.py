@@ -19,10 +19,9 @@ from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.changes import Change
 from switchyard.domain.orders.keys import CANCEL_ALL, PLACE_ORDER, KeyEntry
-from switchyard.ports.accounts import UnfinishedFilter
-from switchyard.ports.ledger import LedgerUnavailable
-from switchyard.ports.pdca import PdcaUnavailable
-from switchyard.ports.queries import OrderFilter
+from switchyard.ports.books import LedgerUnavailable
+from switchyard.ports.queries import OrderFilter, UnfinishedFilter
+from switchyard.ports.strategies import PdcaUnavailable
 from tests.support.build import ACCOUNT, an_accept
 from tests.support.journal_checks import commit
 from tests.support.pdca import a_recheck, add_strategies

@@ -18,7 +18,7 @@ from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.orders.do_order import as_order, do_order_request
 from switchyard.domain.strategies.registry import StrategyKey
 from switchyard.flow.registry.follower import EVENTS_MAX, KNOWN_SECONDS, PAUSE_SECONDS_MAX, StrategyFollower
-from switchyard.ports.pdca import PdcaStore, Registered, StrategyQuery
+from switchyard.ports.strategies import PdcaStore, Registered, StrategyQuery
 from switchyard.settings import load_settings
 from tests.support.build import ACCOUNT, an_accept
 from tests.support.journal_checks import commit

@@ -21,8 +21,16 @@ from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.orders.order import ALL_KINDS
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.values import ZERO
-from switchyard.ports.statement import VenueStatement
-from switchyard.ports.venue import Accepted, Capabilities, Unsent, Venue, VenueOrder, VenueRejected, VenueUnavailable
+from switchyard.ports.venue import (
+    Accepted,
+    Capabilities,
+    Unsent,
+    Venue,
+    VenueOrder,
+    VenueRejected,
+    VenueStatement,
+    VenueUnavailable,
+)
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 

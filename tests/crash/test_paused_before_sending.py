@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from switchyard.domain.orders.outbox import LANES
-from switchyard.ports.liveness import KERNEL_HOLD
+from switchyard.ports.journal import KERNEL_HOLD
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
 from tests.support.cluster import Cluster
 from tests.support.dying import BOUNDARY_REACHED, pausing_command

@@ -12,7 +12,7 @@ from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.strategies.registry import StrategyBody
 from switchyard.domain.strategies.requests import RecheckItem
-from switchyard.ports.pdca import PAGE_MAX, PdcaStore, StoredRequest, StrategyQuery
+from switchyard.ports.strategies import PAGE_MAX, PdcaStore, StoredRequest, StrategyQuery
 from tests.support.books import KEEPS_BOOKS
 from tests.support.cluster import Cluster
 from tests.support.pdca import strategy_key

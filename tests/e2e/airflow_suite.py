@@ -16,7 +16,7 @@ from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.errors import RunnerDown
 from switchyard.domain.strategies.registry import StrategyBody
-from switchyard.ports.runner import RunConflict
+from switchyard.ports.strategies import RunConflict
 from switchyard.telemetry.metrics import Metrics
 from tests.contract.test_runners import (
     Site,

@@ -19,8 +19,7 @@ from switchyard.domain.journal.lines import BusEvent, Offset, bus_event
 from switchyard.flow.bus.previous import PreviousEvents
 from switchyard.flow.bus.relay import Relay
 from switchyard.flow.wake import Wake
-from switchyard.ports.publisher import TopicResized
-from switchyard.ports.source import Source
+from switchyard.ports.bus import Source, TopicResized
 from switchyard.settings.kafka import KafkaSettings
 from switchyard.telemetry.metrics import Metrics
 from tests.support.databases import Database

@@ -20,9 +20,8 @@ from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.flow.history.verify import verify_audit
 from switchyard.flow.readers import audit
 from switchyard.flow.readers.audit import AuditWriter
-from switchyard.ports.audit_file import AuditFile
-from switchyard.ports.installation import HeadFile
-from switchyard.ports.journal import Journal
+from switchyard.ports.files import AuditFile
+from switchyard.ports.journal import HeadFile, Journal
 from switchyard.telemetry.metrics import Metrics
 
 KEY = b"a key that only the operators have"

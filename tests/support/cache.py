@@ -11,8 +11,7 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.host import RedisHost
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.ports.cache import Cache, CacheEntry, CacheStatus
-from switchyard.ports.cache_watch import CacheError
+from switchyard.ports.cache import Cache, CacheEntry, CacheError, CacheStatus
 from tests.support.redis import RedisServer
 
 KEY = b"a key for tests, and no others!!"

@@ -35,7 +35,7 @@ from switchyard.domain.strategies.requests import (
     Window,
 )
 from switchyard.entrypoints.http.transport.rs256 import issue_pdca_token
-from switchyard.ports.pdca import NewArtifact, PdcaStore
+from switchyard.ports.strategies import NewArtifact, PdcaStore
 from tests.support.contract import decoded
 from tests.support.postgres import PostgresServer
 

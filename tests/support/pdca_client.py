@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from switchyard.ports.pdca import PdcaStore
+from switchyard.ports.strategies import PdcaStore
 from tests.support.gateway import CheckedResponse, RunningGateway
 from tests.support.pdca import ALL_SCOPES, BOTH_AUDIENCES, PDCA_ACCOUNT, RECHECK, pdca_token
 

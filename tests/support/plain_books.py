@@ -11,8 +11,7 @@ import msgspec
 from switchyard.domain.books.entries import parse_entry
 from switchyard.domain.books.holdings import WHOLE_ACCOUNT
 from switchyard.domain.ids import AccountId
-from switchyard.ports.ledger import EntryFilter, Ledger
-from switchyard.ports.ledger_reports import LedgerReports
+from switchyard.ports.books import EntryFilter, Ledger, LedgerReports
 
 Key = tuple[str, str]
 PositionOf = tuple[str, str, str, str]

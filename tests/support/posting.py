@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from switchyard.domain.journal.lines import BusEvent, Place, SourcePosition
 from switchyard.flow.backoffice.check import Differences, LedgerDigest, check_ledger, ledger_digest
-from switchyard.ports.ledger import Claim, Ledger, Posted
-from switchyard.ports.ledger_dump import LedgerDump
+from switchyard.ports.books import Claim, Ledger, LedgerDump, Posted
 
 JOURNAL = "journal"
 

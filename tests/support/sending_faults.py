@@ -15,7 +15,7 @@ from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.domain.orders.reports import ExecutionReport
-from switchyard.ports.lanes import NOTHING_DECLARED, LaneShare
+from switchyard.ports.outbox import NOTHING_DECLARED, LaneShare
 from switchyard.ports.venue import (
     Accepted,
     Ambiguous,

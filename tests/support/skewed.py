@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from switchyard.ports.database_time import TimeReading
+from switchyard.ports.journal import TimeReading
 from tests.support.process import Process
 from tests.support.wrapped import Forwarding, Wrapped, command, run_wrapped
 

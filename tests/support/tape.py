@@ -10,7 +10,7 @@ from switchyard.domain.journal.facts import AcceptedFact, AcceptedOrder, OrderCh
 from switchyard.domain.journal.lines import BusEvent, Place, SourcePosition, bus_event, head_text, link, stamp
 from switchyard.domain.orders.order import Side
 from switchyard.domain.values import ONE
-from switchyard.ports.source import Page
+from switchyard.ports.bus import Page
 
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)
 

@@ -2,7 +2,7 @@
 
 from prometheus_client import generate_latest
 
-from switchyard.ports.cache_watch import CacheWatch
+from switchyard.ports.cache import CacheWatch
 from switchyard.telemetry.metrics import Metrics
 
 

@@ -11,7 +11,7 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.database_time import MemoryTime
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.flow.clock import FIRST_READINGS, PAUSE_MIN, SLEW_MAX, DatabaseClock
-from switchyard.ports.database_time import StoredTime, TimeReading
+from switchyard.ports.journal import StoredTime, TimeReading
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import an_accept
 from tests.support.journal_checks import commit

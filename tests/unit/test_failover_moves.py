@@ -31,7 +31,7 @@ from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.rates import VenueRates
 from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.flow.wake import Wake
-from switchyard.ports.buckets import TokenBuckets
+from switchyard.ports.cache import TokenBuckets
 from switchyard.ports.venue import (
     Accepted,
     Ambiguous,

@@ -17,7 +17,7 @@ from switchyard.flow.intake.order_intake import OrderIntake
 from switchyard.flow.intake.requests import IdempotentRequest
 from switchyard.flow.risk.limit_claims import LimitClaim, LimitClaims
 from switchyard.ports.cache import CacheEntry
-from switchyard.ports.exposures import Exposures
+from switchyard.ports.queries import Exposures
 from tests.support.build import ACCOUNT, VENUE
 
 TTL = timedelta(seconds=1)

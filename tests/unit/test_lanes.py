@@ -14,7 +14,7 @@ from switchyard.domain.ids import AccountId, WorkerId
 from switchyard.domain.orders.outbox import LANES, lane_of
 from switchyard.flow.sending import lanes as lanes_module
 from switchyard.flow.sending.lanes import STALE_SECONDS, Departures, HeldLanes
-from switchyard.ports.liveness import Liveness
+from switchyard.ports.journal import Liveness
 from tests.support.wrapped import Forwarding
 
 ME, OTHER = WorkerId("me"), WorkerId("other")

@@ -80,56 +80,34 @@ from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
 from switchyard.flow.pdca.embedded import EmbeddedRunner
 from switchyard.flow.pdca.fills import LedgerFills, NoBooks
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
-from switchyard.ports.accounts import Accounts
-from switchyard.ports.audit_file import AuditFile
-from switchyard.ports.breaks import BreakStore
-from switchyard.ports.buckets import TokenBuckets
-from switchyard.ports.bus import Bus
-from switchyard.ports.cache import Cache
-from switchyard.ports.cache_watch import CacheWatch
-from switchyard.ports.clock import Clock
-from switchyard.ports.database_time import DatabaseTime
-from switchyard.ports.disk import Disks
-from switchyard.ports.epochs import Epochs
-from switchyard.ports.exposures import Exposures
-from switchyard.ports.installation import HeadFile, Lease
-from switchyard.ports.journal import Journal
-from switchyard.ports.keys import KeyStore
-from switchyard.ports.kills import Kills
-from switchyard.ports.lanes import Lanes
-from switchyard.ports.ledger import Ledger
-from switchyard.ports.ledger_dump import LedgerDump
-from switchyard.ports.ledger_lookup import LedgerLookup
-from switchyard.ports.ledger_reports import LedgerReports
-from switchyard.ports.liveness import Liveness
-from switchyard.ports.manual_ledger import ManualLedger
-from switchyard.ports.mass_cancel import MassCancel
-from switchyard.ports.order_dump import OrderDump
-from switchyard.ports.outbox import OutboxQueries
-from switchyard.ports.outbox_listing import OutboxListing
-from switchyard.ports.pdca import PdcaStore
-from switchyard.ports.publisher import Publisher
-from switchyard.ports.queries import Queries
-from switchyard.ports.quote_feed import QuoteFeed
-from switchyard.ports.quote_source import QuoteSource
-from switchyard.ports.quotes import QuoteLookup, Quotes
-from switchyard.ports.randomness import Randomness
-from switchyard.ports.rates import SharedRate
-from switchyard.ports.rebuild import RebuildTarget
-from switchyard.ports.recheck_queue import RecheckQueue
-from switchyard.ports.recheck_requests import RecheckRequests
-from switchyard.ports.relay_lease import RelayLeases
-from switchyard.ports.reservations import Reservations
-from switchyard.ports.runner import Runner
-from switchyard.ports.source import Source
-from switchyard.ports.span import Span
-from switchyard.ports.statement import VenueStatement
-from switchyard.ports.strategy_fills import StrategyFills
-from switchyard.ports.strategy_orders import StrategyOrders
-from switchyard.ports.strategy_registry import StrategyRegistry
-from switchyard.ports.tracing import Tracer
-from switchyard.ports.turn import Turn
-from switchyard.ports.venue import Venue
+from switchyard.ports.books import (
+    BreakStore,
+    Ledger,
+    LedgerDump,
+    LedgerLookup,
+    LedgerReports,
+    ManualLedger,
+    RebuildTarget,
+)
+from switchyard.ports.bus import Bus, Publisher, RelayLeases, Source
+from switchyard.ports.cache import Cache, CacheWatch, SharedRate, TokenBuckets
+from switchyard.ports.clock import Clock, Randomness
+from switchyard.ports.files import AuditFile, Disks
+from switchyard.ports.journal import DatabaseTime, Epochs, HeadFile, Journal, Lease, Liveness, Turn
+from switchyard.ports.outbox import Lanes, OutboxListing, OutboxQueries
+from switchyard.ports.queries import Accounts, Exposures, KeyStore, Kills, OrderDump, Queries, Reservations
+from switchyard.ports.quotes import QuoteFeed, QuoteLookup, Quotes, QuoteSource
+from switchyard.ports.strategies import (
+    PdcaStore,
+    RecheckQueue,
+    RecheckRequests,
+    Runner,
+    StrategyFills,
+    StrategyOrders,
+    StrategyRegistry,
+)
+from switchyard.ports.tracing import Span, Tracer
+from switchyard.ports.venue import MassCancel, Venue, VenueStatement
 from switchyard.telemetry.cache_metrics import CacheMetrics
 
 # A database brings the SQL engines' journal, queries, key store, liveness, lanes and kills with it.

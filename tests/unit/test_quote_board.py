@@ -13,8 +13,7 @@ from switchyard.domain.ids import VenueName
 from switchyard.domain.journal.facts import Quote
 from switchyard.flow import quotes
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
-from switchyard.ports.quote_feed import QuotePage
-from switchyard.ports.quote_source import TimedQuote
+from switchyard.ports.quotes import QuotePage, TimedQuote
 from switchyard.ports.venue import VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 

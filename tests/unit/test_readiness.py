@@ -16,7 +16,7 @@ from switchyard.flow.health.readiness import (
     check_clock,
     check_disks,
 )
-from switchyard.ports.disk import DiskSpace
+from switchyard.ports.files import DiskSpace
 
 
 class FixedDisks:

@@ -1,6 +1,6 @@
 """Counts the lookups and errors of one cache and forwards them to its watch."""
 
-from switchyard.ports.cache_watch import CacheError, CacheWatch
+from switchyard.ports.cache import CacheError, CacheWatch
 
 
 class CacheTally:

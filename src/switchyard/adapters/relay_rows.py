@@ -5,7 +5,7 @@ from typing import Any
 
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.journal.lines import GENESIS, Place
-from switchyard.ports.relay_lease import Lease
+from switchyard.ports.bus import Lease
 
 _COLUMNS = "topic, topic_id, epoch, seq, hash, owner, generation, beat"
 

@@ -16,12 +16,8 @@ from switchyard.adapters.backoffice.postgres.turn import PostgresTurn
 from switchyard.adapters.backoffice.reports import SqliteLedgerReports
 from switchyard.adapters.postgres.connection import single_connection
 from switchyard.domain.errors import CannotStart
-from switchyard.ports.ledger import Ledger
-from switchyard.ports.ledger_dump import LedgerDump
-from switchyard.ports.ledger_lookup import LedgerLookup
-from switchyard.ports.ledger_reports import LedgerReports
-from switchyard.ports.manual_ledger import ManualLedger
-from switchyard.ports.turn import Turn
+from switchyard.ports.books import Ledger, LedgerDump, LedgerLookup, LedgerReports, ManualLedger
+from switchyard.ports.journal import Turn
 from switchyard.settings import Settings
 
 SQLITE = "sqlite"

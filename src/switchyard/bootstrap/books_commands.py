@@ -14,7 +14,7 @@ from switchyard.domain.journal.lines import Place
 from switchyard.flow.backoffice.adopt import fork_of
 from switchyard.flow.backoffice.check import read_events_of
 from switchyard.flow.backoffice.journal_bus import JOURNAL
-from switchyard.ports.ledger import ENTRIES_MAX
+from switchyard.ports.books import ENTRIES_MAX
 from switchyard.settings import Settings
 
 

@@ -13,10 +13,8 @@ from switchyard.adapters.memory.buckets import MemoryBuckets
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.domain.risk.checks import RiskLimits
-from switchyard.ports.buckets import TokenBuckets
-from switchyard.ports.cache import Cache
+from switchyard.ports.cache import Cache, SharedRate, TokenBuckets
 from switchyard.ports.clock import Clock
-from switchyard.ports.rates import SharedRate
 from switchyard.settings import Settings, jwt_secret
 from switchyard.telemetry.metrics import Metrics
 

@@ -33,24 +33,12 @@ from switchyard.flow.kill.switch import KillSwitch
 from switchyard.flow.results import OrderResults
 from switchyard.flow.sending.declared import Decider, declared, declared_name, settling_in
 from switchyard.flow.sending.operator import end_doubt
-from switchyard.ports.accounts import Accounts
-from switchyard.ports.clock import Clock
-from switchyard.ports.database_time import DatabaseTime
-from switchyard.ports.epochs import Epochs
-from switchyard.ports.exposures import Exposures
-from switchyard.ports.journal import Journal
-from switchyard.ports.keys import KeyStore
-from switchyard.ports.kills import Kills
-from switchyard.ports.lanes import Lanes
-from switchyard.ports.liveness import Liveness
-from switchyard.ports.order_dump import OrderDump
-from switchyard.ports.outbox import OutboxQueries
-from switchyard.ports.outbox_listing import OutboxListing
-from switchyard.ports.queries import Queries
-from switchyard.ports.randomness import fresh_ulid
-from switchyard.ports.relay_lease import RelayLeases
-from switchyard.ports.reservations import Reservations
-from switchyard.ports.strategy_orders import StrategyOrders
+from switchyard.ports.bus import RelayLeases
+from switchyard.ports.clock import Clock, fresh_ulid
+from switchyard.ports.journal import DatabaseTime, Epochs, Journal, Liveness
+from switchyard.ports.outbox import Lanes, OutboxListing, OutboxQueries
+from switchyard.ports.queries import Accounts, Exposures, KeyStore, Kills, OrderDump, Queries, Reservations
+from switchyard.ports.strategies import StrategyOrders
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 

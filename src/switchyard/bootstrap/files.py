@@ -10,8 +10,7 @@ from switchyard.domain.errors import CannotStart, HistoryMismatch
 from switchyard.domain.journal.lines import SignedHead, parse_head
 from switchyard.flow.readers.head import head_content, place_of
 from switchyard.ports.clock import Clock
-from switchyard.ports.installation import HeadFile
-from switchyard.ports.journal import Head
+from switchyard.ports.journal import Head, HeadFile
 from switchyard.settings import Settings, journal_key
 
 log = structlog.get_logger()

@@ -15,7 +15,7 @@ from switchyard.flow.registry.follower import StrategyFollower
 from switchyard.flow.registry.reaper import RecheckReaper
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
-from switchyard.ports.pdca import PdcaStore
+from switchyard.ports.strategies import PdcaStore
 from switchyard.ports.tracing import Tracer
 from switchyard.settings import Settings
 

@@ -13,7 +13,7 @@ from switchyard.bootstrap.venues import credentials_of, names_at
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.flow.quotes import PolledQuotes
-from switchyard.ports.quote_source import QuoteSource
+from switchyard.ports.quotes import QuoteSource
 from switchyard.settings import VenueSettings
 
 # How long a gateway waits at its start for the first answer of its brokers, so that its first orders find a quote.

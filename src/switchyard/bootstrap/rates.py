@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from switchyard.adapters.memory.buckets import MemoryBuckets
 from switchyard.bootstrap.core import Core
 from switchyard.flow.sending.rates import VenueRates
-from switchyard.ports.buckets import TokenBuckets
+from switchyard.ports.cache import TokenBuckets
 from switchyard.settings import VenueSettings, jwt_secret
 
 if TYPE_CHECKING:

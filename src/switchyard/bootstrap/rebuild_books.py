@@ -20,7 +20,7 @@ from switchyard.flow.backoffice.check import (
 )
 from switchyard.flow.backoffice.journal_bus import JOURNAL, JournalSource
 from switchyard.flow.backoffice.rebuild import Carried, rebuild
-from switchyard.ports.ledger import Ledger
+from switchyard.ports.books import Ledger
 from switchyard.settings import Settings
 
 

@@ -10,9 +10,9 @@ from switchyard.bootstrap.tracing import open_tracer
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.pdca.fills import LedgerFills
+from switchyard.ports.books import Ledger
 from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Ledger
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 

@@ -24,8 +24,7 @@ from switchyard.flow.pdca.recheck import Recheck, RecheckRules
 from switchyard.flow.pdca.worker import RecheckWorker
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
-from switchyard.ports.pdca import PdcaStore
-from switchyard.ports.strategy_fills import StrategyFills
+from switchyard.ports.strategies import PdcaStore, StrategyFills
 from switchyard.ports.tracing import Tracer
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics

@@ -23,7 +23,7 @@ from switchyard.flow.reconcile.reconciler import Reconciler
 from switchyard.flow.reconcile.service import ReconcileService
 from switchyard.ports.clock import Clock
 from switchyard.ports.quotes import QuoteLookup
-from switchyard.ports.statement import VenueStatement
+from switchyard.ports.venue import VenueStatement
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 

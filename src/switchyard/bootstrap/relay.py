@@ -9,7 +9,7 @@ from switchyard.flow.bus.previous import PreviousEvents
 from switchyard.flow.bus.relay import Relay
 from switchyard.flow.bus.source import RelaySource
 from switchyard.flow.traced import EventTraces
-from switchyard.ports.randomness import fresh_ulid
+from switchyard.ports.clock import fresh_ulid
 from switchyard.settings import bus_keys
 
 

@@ -28,9 +28,8 @@ from switchyard.flow.risk.limit_claims import LimitClaims
 from switchyard.flow.risk.order_rate import OrderRate
 from switchyard.flow.risk.pre_trade import PreTradeRisk
 from switchyard.flow.routing.window import AdmissionWindow
-from switchyard.ports.clock import Clock
+from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.quotes import Quotes
-from switchyard.ports.randomness import Randomness
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 

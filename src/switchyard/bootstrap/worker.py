@@ -35,9 +35,8 @@ from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.resolve import Resolver, arrival_time, waiting_time
 from switchyard.flow.sending.sent_ids import SentIds
-from switchyard.ports.mass_cancel import MassCancel
-from switchyard.ports.randomness import fresh_ulid
-from switchyard.ports.venue import Venue
+from switchyard.ports.clock import fresh_ulid
+from switchyard.ports.venue import MassCancel, Venue
 from switchyard.settings import VenueSettings
 
 log = structlog.get_logger()

@@ -15,7 +15,7 @@ from switchyard.domain.ids import AccountId, KillId, VenueName
 from switchyard.domain.journal.changes import Change, Conflict
 from switchyard.domain.orders.order import Order
 from switchyard.domain.risk.kills import Kill, covering
-from switchyard.ports.kills import Kills
+from switchyard.ports.queries import Kills
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

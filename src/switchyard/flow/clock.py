@@ -14,7 +14,7 @@ import structlog
 
 from switchyard.domain.decisions import SEND_DEADLINES
 from switchyard.ports.clock import Clock
-from switchyard.ports.database_time import DatabaseTime, StoredTime, TimeReading
+from switchyard.ports.journal import DatabaseTime, StoredTime, TimeReading
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

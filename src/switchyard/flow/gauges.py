@@ -14,10 +14,10 @@ from switchyard.domain.strategies.requests import Tally
 from switchyard.flow.commit.sequencer import Sequencer
 from switchyard.ports.cache import Cache
 from switchyard.ports.clock import Clock
-from switchyard.ports.disk import Disks
+from switchyard.ports.files import Disks
 from switchyard.ports.journal import Journal
 from switchyard.ports.outbox import OutboxQueries
-from switchyard.ports.reservations import Reservations
+from switchyard.ports.queries import Reservations
 from switchyard.telemetry.metrics import Metrics
 
 STATUSES = ("queued", "failed", "sending", "uncertain")

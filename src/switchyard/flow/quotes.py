@@ -16,8 +16,7 @@ from switchyard.domain.ids import VenueName
 from switchyard.domain.journal.facts import Quote
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
-from switchyard.ports.quote_feed import QuoteFeed
-from switchyard.ports.quote_source import QuoteSource, TimedQuote
+from switchyard.ports.quotes import QuoteFeed, QuoteSource, TimedQuote
 from switchyard.ports.venue import VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 

@@ -1,8 +1,8 @@
-"""The idempotency cache port: a fast copy of key store results; only the key store decides."""
+"""What may be shared over Redis: the idempotency cache and the counters of rate limits. Only SQL decides about keys."""
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Literal, Protocol
+from datetime import datetime, timedelta
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -105,4 +105,71 @@ class Cache(Protocol):
 
     async def close(self) -> None:
         """Close the connections."""
+        ...
+
+
+CacheError = Literal[
+    "unavailable",  # no reply in time
+    "refused",  # the server replied with an error, or did not take an entry
+    "wrong_entry",  # the stored value was not written by us for this key
+    "dropped",  # the write queue was full, or the server was unreachable
+]
+
+
+class CacheWatch(Protocol):
+    """Counts the events of one cache."""
+
+    def looked_up(self, *, hit: bool) -> None:
+        """Count a finished lookup."""
+        ...
+
+    def failed(self, kind: CacheError) -> None:
+        """Count a failure that the cache hid from its caller."""
+        ...
+
+    def expired(self, entries: int) -> None:
+        """Count entries that were removed because their time was over."""
+        ...
+
+    def holds(self, entries: int) -> None:
+        """Set the number of entries."""
+        ...
+
+
+class TokenBuckets(Protocol):
+    """One bucket for each account, full at the beginning and refilled at a constant rate; never raises."""
+
+    async def take(self, account: str) -> timedelta | None:
+        """Take a token and return None, or return how long to wait for the next one."""
+        ...
+
+    async def put_back(self, account: str) -> None:
+        """Return a token that was not needed."""
+        ...
+
+    async def wait(self, account: str) -> timedelta | None:
+        """Return how long `take` would have to wait; takes nothing."""
+        ...
+
+
+class Counted(NamedTuple):
+    """A request that was counted, or rejected, and what is left."""
+
+    wait: timedelta | None
+    """None if the request is allowed, else how long to wait."""
+    remaining: int
+    """Requests that are allowed now."""
+    reset: timedelta
+    """When the oldest counted request leaves the window, and one more is allowed."""
+
+
+class SharedRate(Protocol):
+    """A limit per client over a sliding window; a rejected request does not count."""
+
+    async def count(self, client: str) -> Counted:
+        """Count a request, or reject it; never raises."""
+        ...
+
+    async def take(self, client: str) -> timedelta | None:
+        """Count a request and return None, or return how long to wait; never raises."""
         ...

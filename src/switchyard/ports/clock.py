@@ -1,7 +1,9 @@
-"""The clock port; tests use a clock that they move themselves."""
+"""Time and randomness; tests move the clock themselves."""
 
 from datetime import datetime, timedelta
 from typing import Protocol
+
+from switchyard.domain.ids import ULID_RANDOM_BITS, ulid
 
 
 class Clock(Protocol):
@@ -27,3 +29,20 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Return seconds that never decrease, for measuring durations."""
         ...
+
+
+class Randomness(Protocol):
+    """A source of random numbers."""
+
+    def bits(self, count: int) -> int:
+        """Return an integer of `count` unpredictable bits."""
+        ...
+
+    def jitter(self) -> float:
+        """Return a number between -1 and 1."""
+        ...
+
+
+def fresh_ulid(clock: Clock, randomness: Randomness) -> str:
+    """Return a new ULID with the current time."""
+    return ulid(int(clock.now().timestamp() * 1000), randomness.bits(ULID_RANDOM_BITS))

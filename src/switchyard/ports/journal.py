@@ -1,13 +1,16 @@
-"""The journal port: load rows, append changes, read events."""
+"""The journal: append changes, load rows, read events; its epochs, its installation, the time of its database,
+liveness.
+"""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Protocol
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from typing import Final, Protocol
 
 import msgspec
 
 from switchyard.domain.accounts.positions import Position, PositionKey
-from switchyard.domain.ids import OrderId, VenueClientOrderId
+from switchyard.domain.ids import Installation, OrderId, VenueClientOrderId, WorkerId
 from switchyard.domain.journal.changes import Change, Cursor, Outcome
 from switchyard.domain.journal.events import JournalEvent
 from switchyard.domain.orders.outbox import OrderState
@@ -102,4 +105,158 @@ class Journal(Protocol):
 
     async def cursor(self, name: str) -> Cursor | None:
         """Return the stored position of a reader."""
+        ...
+
+
+# A new epoch starts this far above the highest number found anywhere: numbers that were published and are lost in the
+# restored database, in other processes' files too, do not come again.
+EPOCH_GAP = 1_000_000_000
+# The cursor that `switchyard db restored` writes; its hash identifies the restore.
+RESTORED = "restored"
+
+
+class Epochs(Protocol):
+    """The journal's identity, which outlives a restore, and its epoch, which does not."""
+
+    async def installation(self) -> Installation:
+        """Return the identity that was made with the schema."""
+        ...
+
+    async def open_epoch(self, above_epoch: int, above_seq: int, now: datetime, marker: Cursor | None = None) -> Head:
+        """Start an epoch above both numbers and above all of the journal and its readers' cursors; return its head.
+
+        The head is EPOCH_GAP above the highest number; the chain continues from the last event's hash. `marker` is
+        stored in the same transaction, with the new epoch and the number of its head. Every other process that has
+        appended or read the head before gets HistoryMismatch at its next append.
+        """
+        ...
+
+
+class HeadFile(Protocol):
+    """A copy of the journal's head: a small file, replaced as a whole."""
+
+    @property
+    def name(self) -> str:
+        """The file's path, for messages."""
+        ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether processes with other data folders and keys write it too; it may then be out of reach."""
+        ...
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing between a read and a write; OSError if another one keeps it locked."""
+        ...
+
+    def read(self) -> bytes | None:
+        """The content, or none if the file does not exist."""
+        ...
+
+    def write(self, content: bytes) -> None:
+        """Replace the content durably; a crash leaves either the old content or the new."""
+        ...
+
+    def close(self) -> None:
+        """Release what the calls need."""
+        ...
+
+
+class Lease(Protocol):
+    """A name with one holder: which of the copies of a database may run."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        ...
+
+    def take(self, holder: str, ttl: timedelta) -> str:
+        """Take the lease if it is free, or renew it; returns who holds it then."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect; the lease expires by itself."""
+        ...
+
+
+class StoredTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The time that the processes had at one moment, for a process that starts later."""
+
+    ahead: timedelta
+    """The processes' time minus the database's wall clock, both at `written_at`."""
+    written_at: datetime
+    """By the database's wall clock, in the same reading as `ahead`."""
+    boot_id: str | None
+    """Of the machine of the process that wrote it, since its last boot; None where the system has no such id."""
+    boot_seconds: float
+    """On that machine's clock since its boot, at `written_at`."""
+    jumped_at: datetime | None
+    """The processes' time right after it last went forward by more than was measured; see `Clock.jumped_at`."""
+    stepped_ahead: timedelta = timedelta()
+    """How much of that has certainly not passed; see `Clock.stepped_ahead`."""
+
+
+class TimeReading(msgspec.Struct, frozen=True):
+    """The times that a database knows at one moment."""
+
+    wall: datetime
+    """The database's wall clock, which can be stepped."""
+    newest_event_at: datetime | None
+    stored: StoredTime | None
+    """None before the first `store`."""
+
+
+class DatabaseTime(Protocol):
+    """The database's wall clock, and the time of its processes."""
+
+    is_shared: bool
+    """Whether several processes can use the database at once."""
+
+    async def read(self) -> TimeReading:
+        """Return the database's times."""
+        ...
+
+    async def store(self, time: StoredTime, *, read: StoredTime | None) -> bool:
+        """Replace the time that was read; returns False, and changes nothing, if another process has replaced it."""
+        ...
+
+
+# How long the kernel may still deliver what a process wrote before it ended: closing a socket, also by a kill, leaves
+# unacknowledged bytes with the kernel, which retransmits them until the network heals. An adapter that sets
+# TCP_USER_TIMEOUT bounds this to 5 s; the HTTP adapter also sets a zero linger, which discards the bytes at once, but
+# other adapters may not, and the option does not reach a connection whose process was killed before it was set.
+KERNEL_HOLD: Final = timedelta(seconds=5)
+
+
+class Liveness(Protocol):
+    """Worker liveness, proven by a lock that ends with its holder; timestamps are not used."""
+
+    @property
+    def send_lingers(self) -> timedelta:
+        """How long bytes of a send may still reach the venue after its worker's lock became free: `KERNEL_HOLD`, and
+        where a free lock does not prove the process's exit, also the longest time that an attempt can take."""
+        ...
+
+    async def hold(self, worker: WorkerId) -> None:
+        """Take the worker's lock until the process ends."""
+        ...
+
+    async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
+        """Return the workers whose lock is free.
+
+        A free lock proves that the session has ended. A worker that lost only its connection looks the same until it
+        has taken its lock again, so before `send_lingers` has passed, resend only to a venue that deduplicates forever.
+        """
+        ...
+
+
+class Turn(Protocol):
+    """Held by one process at a time; lost when its session ends, so the ledger's fence has the last word."""
+
+    async def is_ours(self) -> bool:
+        """Return whether this process has the turn now; takes it where it is free."""
+        ...
+
+    async def give_up(self) -> None:
+        """Release it, so that another process may take it."""
         ...

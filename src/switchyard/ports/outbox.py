@@ -1,12 +1,16 @@
-"""The outbox port: read-only queries of the stages that send, resolve, forecast and measure."""
+"""The outbox: due and unsettled rows for the stages, the lanes that a worker owns, and the list for operators."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Literal, Protocol
+from types import MappingProxyType
+from typing import Final, Literal, Protocol
 
 import msgspec
 
-from switchyard.domain.ids import OrderId, VenueName
+from switchyard.domain.errors import DifferentDeclarations
+from switchyard.domain.ids import OrderId, VenueName, WorkerId
+from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
 
 
@@ -108,4 +112,64 @@ class OutboxQueries(Protocol):
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Return the number of unfinished rows by status."""
+        ...
+
+
+NOTHING_DECLARED: Final[Mapping[VenueName, str]] = MappingProxyType({})
+
+
+class LaneShare(msgspec.Struct, frozen=True):
+    """The lanes that a worker owns, and how many lanes a fair share is."""
+
+    lanes: frozenset[int]
+    share: int
+
+
+class Lanes(Protocol):
+    """Lane ownership: each lane has at most one owner, so orders of a lane are sent in journal order."""
+
+    async def hold(
+        self, worker: WorkerId, given_up: Sequence[int], declared: Mapping[VenueName, str] = NOTHING_DECLARED
+    ) -> LaneShare:
+        """Renew the worker's registration, release `given_up`, and take free lanes up to a fair share.
+
+        `declared` is what the worker's settings say of each venue. Raises DifferentDeclarations, and holds nothing,
+        where a live worker declares something else of one of them.
+        """
+        ...
+
+
+def difference(
+    other: WorkerId, theirs: Mapping[VenueName, str], ours: Mapping[VenueName, str]
+) -> DifferentDeclarations:
+    """The error of a worker that declares the first of the venues that differ otherwise than another worker."""
+    venue = min(venue for venue in theirs if ours.get(venue, theirs[venue]) != theirs[venue])
+    return DifferentDeclarations(venue, other, theirs[venue], ours[venue])
+
+
+# The newest one is shown; a few more in case that it is about another row of the order.
+DOUBTS_MAX: Final = 20
+
+
+class OutboxListing(Protocol):
+    """Outbox rows by status; needs no lock on the database."""
+
+    async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
+        """Return rows of one status, oldest first."""
+        ...
+
+    async def rows_of(self, order_id: OrderId) -> Sequence[OutboxRow]:
+        """Return the rows of one order, sorted by their keys; none if there is no such order."""
+        ...
+
+    async def history_of(self, order_id: OrderId, limit: int) -> tuple[Order, Sequence[JournalEvent]] | None:
+        """Return one order with its first events, in journal order; none if there is no such order."""
+        ...
+
+    async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
+        """Return the last `OrderUncertain` events of one order, newest first."""
+        ...
+
+    async def cursors(self, names: Sequence[str]) -> tuple[Mapping[str, str], datetime]:
+        """Return the texts of the cursors of these names that exist, and the database's time."""
         ...

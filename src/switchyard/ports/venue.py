@@ -1,9 +1,9 @@
-"""The venue port: sends orders, amends and cancels, looks orders up, reads execution reports."""
+"""Venues: send orders, amends and cancels, look orders up, read execution reports and statements, cancel all."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -13,6 +13,7 @@ from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.order import Order, OrderKinds, OrderRequest, Side, lacking
 from switchyard.domain.orders.reasons import AmbiguousCode, RejectCode, UnsentCode
 from switchyard.domain.orders.reports import ExecType, ExecutionIdScope, ExecutionReport, ReportStatus
+from switchyard.domain.reconcile.breaks import StatementFill
 
 Dedupe = Literal[
     "permanent",  # a client order id is never accepted twice
@@ -287,4 +288,57 @@ class Venue(Protocol):
 
     async def probe(self) -> ProbeResult:
         """Ask the venue something harmless over the same hop as its lookups; raises VenueUnavailable."""
+        ...
+
+
+class MassCancel(Protocol):
+    """A venue with `Capabilities.cancel_all`."""
+
+    @property
+    def name(self) -> VenueName:
+        """The venue's name."""
+        ...
+
+    async def cancel_all(self) -> None:
+        """Cancel every open order under this venue's credentials; raises VenueUnavailable.
+
+        An acknowledgement proves nothing about a single order: its report or a lookup does.
+        """
+        ...
+
+
+STATEMENT_PAGE_MAX = 1_000
+
+
+class StatementPage(msgspec.Struct, frozen=True):
+    """Lines in the venue's numbering; `last_number` is the cursor of the next page."""
+
+    fills: Sequence[StatementFill]
+    last_number: int
+    """Below the number that was asked for where the numbering has started again."""
+
+
+@runtime_checkable
+class VenueStatement(Protocol):
+    """A venue that can be asked for its statement; every method raises VenueUnavailable, and never guesses 'nothing'.
+
+    The position of a symbol at the venue is the sum of its fills.
+    """
+
+    @property
+    def name(self) -> VenueName:
+        """The venue's name."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the venue guarantees; its execution ids are as unique as in its reports."""
+        ...
+
+    async def statement(self, after: int, limit: int) -> StatementPage:
+        """Return the next executions, each once, at most STATEMENT_PAGE_MAX; an empty page is the end."""
+        ...
+
+    def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
+        """Yield every order that the venue may still fill, in pages."""
         ...

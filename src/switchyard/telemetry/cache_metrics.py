@@ -5,8 +5,7 @@ from typing import get_args
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from switchyard.ports.cache import CacheStats, CacheStatus
-from switchyard.ports.cache_watch import CacheError
+from switchyard.ports.cache import CacheError, CacheStats, CacheStatus
 from switchyard.telemetry.plain import PlainCounter
 
 log = structlog.get_logger()

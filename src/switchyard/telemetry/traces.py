@@ -9,8 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import NamedTuple, ParamSpec
 
-from switchyard.ports.span import AttributeValue, Span
-from switchyard.ports.tracing import SpanKind, Tracer
+from switchyard.ports.tracing import AttributeValue, Span, SpanKind, Tracer
 
 PREFIX = "switchyard."
 _Arguments = ParamSpec("_Arguments")

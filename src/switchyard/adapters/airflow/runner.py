@@ -7,7 +7,7 @@ from typing import Any, Final
 from switchyard.adapters.airflow.client import AirflowClient, Answer
 from switchyard.domain.errors import RunnerDown
 from switchyard.domain.strategies.requests import RecheckRequest, RunnerName
-from switchyard.ports.runner import Run, RunConflict, RunState
+from switchyard.ports.strategies import Run, RunConflict, RunState
 
 # Within the 10 s that a caller of the API waits at most.
 SUBMIT_SECONDS_MAX: Final = 8.0

@@ -13,7 +13,7 @@ from switchyard.adapters.sqlite.connections import Connections
 from switchyard.domain.errors import AlreadyRunning, CannotStart, JournalUnavailable, SchemaMismatch
 from switchyard.domain.journal.lines import stamp
 from switchyard.domain.reconcile.breaks import Break, BreakClass, BreakState
-from switchyard.ports.breaks import BREAKS_MAX, BreakFilter
+from switchyard.ports.books import BREAKS_MAX, BreakFilter
 
 SCHEMA_VERSION = 1
 SCHEMA = """

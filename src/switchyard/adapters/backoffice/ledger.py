@@ -21,8 +21,17 @@ from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.lines import BusEvent, SourcePosition, stamp
-from switchyard.ports.ledger import ENTRIES_MAX, Balance, Claim, EntryFilter, EntryKey, Posted, SourceState, StoredEntry
-from switchyard.ports.manual_ledger import Entered
+from switchyard.ports.books import (
+    ENTRIES_MAX,
+    Balance,
+    Claim,
+    Entered,
+    EntryFilter,
+    EntryKey,
+    Posted,
+    SourceState,
+    StoredEntry,
+)
 
 T = TypeVar("T")
 

@@ -11,8 +11,7 @@ from switchyard.adapters.backoffice.posting import time_of
 from switchyard.adapters.backoffice.rows import account_of, tables_of
 from switchyard.domain.books.entries import BookedAccount
 from switchyard.domain.ids import AccountId
-from switchyard.ports.ledger import ENTRIES_MAX, StoredEntry
-from switchyard.ports.ledger_lookup import AccountTables
+from switchyard.ports.books import ENTRIES_MAX, AccountTables, StoredEntry
 
 ENTRIES = "SELECT number, text, hash FROM json_each(?) CROSS JOIN entries ON entry_id = value LIMIT ?"
 # One statement sees one moment.

@@ -9,7 +9,7 @@ from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.postgres.reader import NO_HEADS, Reader
 from switchyard.domain.journal.lines import stamp
 from switchyard.domain.reconcile.breaks import Break, BreakClass, BreakState
-from switchyard.ports.breaks import BREAKS_MAX, BreakFilter
+from switchyard.ports.books import BREAKS_MAX, BreakFilter
 
 # Two processes may start at once; the number only has to differ from the other advisory locks.
 SCHEMA_LOCK = 8_214_015

@@ -46,8 +46,7 @@ from switchyard.domain.books.postings import (
 )
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.lines import BusEvent, SourcePosition, stamp
-from switchyard.ports.ledger import Claim, LedgerBroken, LedgerUnavailable, Posted, StoredEntry
-from switchyard.ports.manual_ledger import Entered
+from switchyard.ports.books import Claim, Entered, LedgerBroken, LedgerUnavailable, Posted, StoredEntry
 
 
 def claim_source(connection: apsw.Connection, source: str, start: SourcePosition) -> Claim:

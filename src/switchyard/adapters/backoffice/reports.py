@@ -13,8 +13,7 @@ from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.backoffice.rows import holding_decoder
 from switchyard.domain.books.holdings import Holding, Result
 from switchyard.domain.ids import AccountId
-from switchyard.ports.ledger import Balance
-from switchyard.ports.ledger_reports import ResultGroup, ResultsBy
+from switchyard.ports.books import Balance, ResultGroup, ResultsBy
 
 
 class SqliteLedgerReports:

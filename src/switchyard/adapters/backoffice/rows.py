@@ -16,9 +16,7 @@ from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.lines import SourcePosition
 from switchyard.domain.values import EXACT, canonical, plain
-from switchyard.ports.ledger import Claim, OwnershipLost, Posted, StoredEntry
-from switchyard.ports.ledger_lookup import AccountTables
-from switchyard.ports.manual_ledger import Entered
+from switchyard.ports.books import AccountTables, Claim, Entered, OwnershipLost, Posted, StoredEntry
 
 Row = tuple[Any, ...]
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from switchyard.ports.disk import DiskSpace
+from switchyard.ports.files import DiskSpace
 
 
 class LocalDisks:

@@ -18,7 +18,7 @@ from switchyard.domain.errors import InvalidField, SwitchyardError
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.values import SYMBOL, canonical, positive_amount
 from switchyard.ports.clock import Clock
-from switchyard.ports.quote_source import TimedQuote
+from switchyard.ports.quotes import TimedQuote
 
 # About 100 MB of memory.
 RECORDS_MAX: Final = 250_000

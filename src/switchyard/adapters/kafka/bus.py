@@ -19,9 +19,8 @@ from switchyard.adapters.kafka.messages import MessageReader
 from switchyard.adapters.kafka.partition import PartitionSource, offset_in, source_name
 from switchyard.domain.errors import CannotStart
 from switchyard.domain.journal.lines import Offset
-from switchyard.ports.ledger import SourceState
-from switchyard.ports.publisher import BusUnavailable
-from switchyard.ports.source import Source
+from switchyard.ports.books import SourceState
+from switchyard.ports.bus import BusUnavailable, Source
 from switchyard.settings.kafka import KafkaSettings
 
 T = TypeVar("T")

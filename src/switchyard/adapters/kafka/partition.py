@@ -12,7 +12,7 @@ from confluent_kafka import Message
 from switchyard.adapters.kafka.messages import MessageReader
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.journal.lines import Offset, SourcePosition
-from switchyard.ports.source import Page
+from switchyard.ports.bus import Page
 
 # A page of the books. A partition with so many is full; the batch in which it gets full is added whole.
 MESSAGES_MAX = 1_000

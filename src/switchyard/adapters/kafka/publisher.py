@@ -17,7 +17,7 @@ from switchyard.adapters.kafka import brokers, configuration, topics
 from switchyard.adapters.kafka.messages import headers_of
 from switchyard.adapters.kafka.partition import source_name
 from switchyard.domain.journal.lines import BusEvent
-from switchyard.ports.publisher import BusUnavailable
+from switchyard.ports.bus import BusUnavailable
 from switchyard.settings.kafka import KafkaSettings
 
 log = structlog.get_logger()

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from switchyard.adapters.kafka import configuration
-from switchyard.ports.publisher import BusUnavailable, TopicResized
+from switchyard.ports.bus import BusUnavailable, TopicResized
 from switchyard.settings.kafka import KafkaSettings
 
 # Enough for a broker under load, and well below the silence after which another relay takes over.

@@ -5,8 +5,8 @@ from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders.lifecycle import is_final
 from switchyard.domain.orders.order import Order
-from switchyard.ports.accounts import UnfinishedFilter
 from switchyard.ports.journal import PAGE_MAX
+from switchyard.ports.queries import UnfinishedFilter
 
 
 class MemoryAccounts:

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from switchyard.adapters.cache_tally import CacheTally
 from switchyard.domain.ids import AccountId
-from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus
-from switchyard.ports.cache_watch import CacheWatch
+from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus, CacheWatch
 from switchyard.ports.clock import Clock
 
 # About 100 MB: an entry with a typical response takes 1 KB.

@@ -2,7 +2,7 @@
 
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.ports.clock import Clock
-from switchyard.ports.database_time import StoredTime, TimeReading
+from switchyard.ports.journal import StoredTime, TimeReading
 
 
 class MemoryTime:

@@ -30,8 +30,7 @@ from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.domain.risk.exposure import AccountExposure, Book, CurrencyReserve, SymbolExposure, is_unaccepted
 from switchyard.domain.risk.kills import Kill, KillOrder, active_twin, covering
-from switchyard.ports.epochs import EPOCH_GAP
-from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
+from switchyard.ports.journal import EPOCH_GAP, PAGE_MAX, Epoch, Head, Lines
 
 
 class MemoryJournal:

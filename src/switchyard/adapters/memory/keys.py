@@ -7,7 +7,7 @@ from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders.keys import KeyEntry
 from switchyard.domain.orders.lifecycle import is_final
-from switchyard.ports.keys import KeyId, Reaped
+from switchyard.ports.queries import KeyId, Reaped
 
 
 class MemoryKeyStore:

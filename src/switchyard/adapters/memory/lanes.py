@@ -6,8 +6,8 @@ from datetime import timedelta
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.orders.outbox import LANES
 from switchyard.ports.clock import Clock
-from switchyard.ports.lanes import NOTHING_DECLARED, LaneShare, difference
-from switchyard.ports.liveness import Liveness
+from switchyard.ports.journal import Liveness
+from switchyard.ports.outbox import NOTHING_DECLARED, LaneShare, difference
 
 # Other workers take the lanes of a worker that has not renewed for this long: the same time as on PostgreSQL.
 PATIENCE = timedelta(seconds=10)

@@ -14,8 +14,7 @@ from switchyard.domain.orders.lifecycle import Status
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
 from switchyard.ports.journal import PAGE_MAX
-from switchyard.ports.outbox import Due, KnownState, OutboxCount, QueueHead, nothing_known
-from switchyard.ports.outbox_listing import DOUBTS_MAX
+from switchyard.ports.outbox import DOUBTS_MAX, Due, KnownState, OutboxCount, QueueHead, nothing_known
 from switchyard.ports.queries import OrderFilter
 
 # Of an order that its venue has and that has not ended.

@@ -5,7 +5,7 @@ from decimal import Decimal
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.values import ONE
 from switchyard.ports.clock import Clock
-from switchyard.ports.quote_source import TimedQuote
+from switchyard.ports.quotes import TimedQuote
 
 
 class FixedQuotes:

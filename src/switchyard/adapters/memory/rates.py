@@ -4,8 +4,8 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from datetime import timedelta
 
+from switchyard.ports.cache import Counted
 from switchyard.ports.clock import Clock
-from switchyard.ports.rates import Counted
 
 # About 20 MB: a client that uses a limit of 60 fully takes 2 KB.
 CLIENTS_MAX = 10_000

@@ -12,7 +12,7 @@ from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.domain.risk.exposure import TotalsKey
 from switchyard.domain.risk.kills import Kill, KillOrder
-from switchyard.ports.rebuild import PlacedEvent, RebuiltIdentity
+from switchyard.ports.books import PlacedEvent, RebuiltIdentity
 
 
 class MemoryRebuild:

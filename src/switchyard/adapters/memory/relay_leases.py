@@ -4,7 +4,7 @@ import msgspec
 
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.journal.lines import Place
-from switchyard.ports.relay_lease import Lease, LeaseLost
+from switchyard.ports.bus import Lease, LeaseLost
 
 
 class MemoryRelayLeases:

@@ -4,7 +4,7 @@ from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.lines import data_text
 from switchyard.domain.strategies.metrics import READ_EVENTS, OrderRow, StrategyOrder, Window, strategy_orders
-from switchyard.ports.strategy_orders import ORDERS_MAX
+from switchyard.ports.strategies import ORDERS_MAX
 
 
 class MemoryStrategyOrders:

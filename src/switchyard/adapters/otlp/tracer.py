@@ -22,8 +22,7 @@ from opentelemetry.trace import SpanKind as SdkKind
 
 from switchyard import __version__
 from switchyard.adapters.otlp.queue import SpanQueue
-from switchyard.ports.span import AttributeValue, Span
-from switchyard.ports.tracing import SpanKind
+from switchyard.ports.tracing import AttributeValue, Span, SpanKind
 from switchyard.settings.tracing import TracingSettings
 from switchyard.telemetry.trace_metrics import TraceMetrics
 from switchyard.telemetry.traces import Traceparent, parse_traceparent

@@ -11,7 +11,7 @@ from switchyard.adapters.postgres import migrations
 from switchyard.adapters.postgres.connection import CONNECT_SECONDS_MAX, CONNECTION_LOST, Connection, single_connection
 from switchyard.adapters.postgres.reader import ReadBarrier, open_pool
 from switchyard.domain.errors import OutcomeUnknown
-from switchyard.ports.pdca import PdcaUnavailable
+from switchyard.ports.strategies import PdcaUnavailable
 
 
 class PostgresEngine:

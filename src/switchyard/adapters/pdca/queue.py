@@ -23,7 +23,7 @@ from switchyard.domain.strategies.requests import (
     RecheckRequest,
     Tally,
 )
-from switchyard.ports.pdca import Claimed, LostFence, NewArtifact, StoredArtifact
+from switchyard.ports.strategies import Claimed, LostFence, NewArtifact, StoredArtifact
 
 MEDIA_TYPE_LENGTH_MAX = 100
 ARTIFACT_NAME = re.compile(r"[a-z0-9._-]{1,64}")

@@ -19,7 +19,7 @@ from switchyard.domain.strategies.requests import (
     RunnerInfo,
     RunnerName,
 )
-from switchyard.ports.pdca import PAGE_MAX, Created, ItemPage, StoredRequest, UnknownStrategies
+from switchyard.ports.strategies import PAGE_MAX, Created, ItemPage, StoredRequest, UnknownStrategies
 
 # Items of a request that names its strategies: each is a statement of its own. A bulk request has no such bound.
 NAMED_ITEMS_MAX = 1_000

@@ -15,7 +15,7 @@ from switchyard.adapters.sqlite.open_files import OpenFiles
 from switchyard.adapters.threads import WorkerThreads
 from switchyard.domain.errors import CannotStart, OutcomeUnknown, SchemaMismatch
 from switchyard.domain.journal.lines import GENESIS, stamp
-from switchyard.ports.pdca import PdcaUnavailable
+from switchyard.ports.strategies import PdcaUnavailable
 
 T = TypeVar("T")
 

@@ -19,14 +19,7 @@ from switchyard.domain.strategies.registry import (
     Tenants,
 )
 from switchyard.domain.strategies.requests import Filter
-from switchyard.ports.pdca import (
-    PAGE_MAX,
-    Registered,
-    SortField,
-    StrategyPage,
-    StrategyQuery,
-    TooManyStrategies,
-)
+from switchyard.ports.strategies import PAGE_MAX, Registered, SortField, StrategyPage, StrategyQuery, TooManyStrategies
 
 _COLUMNS: dict[SortField, str] = {
     "id": "strategy_id",

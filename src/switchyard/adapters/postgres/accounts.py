@@ -6,8 +6,8 @@ from switchyard.adapters.tables import ORDERS, POSITIONS
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders.order import Order
-from switchyard.ports.accounts import UnfinishedFilter
 from switchyard.ports.journal import PAGE_MAX
+from switchyard.ports.queries import UnfinishedFilter
 
 _UNFINISHED = f"""
 SELECT {ORDERS.qualified("orders")} FROM {rows.UNFINISHED}

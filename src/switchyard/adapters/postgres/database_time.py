@@ -1,7 +1,7 @@
 """The server's wall clock and the time that the processes share, in the one row of `steady_clock`."""
 
 from switchyard.adapters.postgres.reader import Reader
-from switchyard.ports.database_time import StoredTime, TimeReading
+from switchyard.ports.journal import StoredTime, TimeReading
 
 _READ = """
 SELECT wall_clock() AS wall, (SELECT max(at) FROM journal_heads) AS newest_event_at,

@@ -7,8 +7,7 @@ import msgspec
 from switchyard.adapters.postgres.connection import Connection, Record
 from switchyard.domain.ids import Installation
 from switchyard.domain.journal.changes import Cursor
-from switchyard.ports.epochs import EPOCH_GAP
-from switchyard.ports.journal import Epoch, Head
+from switchyard.ports.journal import EPOCH_GAP, Epoch, Head
 
 INSTALLATION = "SELECT id, tag FROM installation"
 EPOCHS = "SELECT epoch, first_seq, after_seq FROM journal_epochs WHERE shard = $1 ORDER BY epoch"

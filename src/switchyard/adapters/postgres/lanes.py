@@ -9,7 +9,7 @@ from switchyard.adapters.postgres.liveness import lock_key
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.ports.clock import Clock
-from switchyard.ports.lanes import NOTHING_DECLARED, LaneShare, difference
+from switchyard.ports.outbox import NOTHING_DECLARED, LaneShare, difference
 
 # A worker that has not called for this long is paused or disconnected: the others take its lanes, though its process
 # may still run.

@@ -11,7 +11,7 @@ from switchyard.adapters.postgres.persistent import PersistentConnection
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.domain.errors import AlreadyRunning, JournalUnavailable
 from switchyard.domain.ids import WorkerId
-from switchyard.ports.liveness import KERNEL_HOLD
+from switchyard.ports.journal import KERNEL_HOLD
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
 
 # `dead` takes a lock for an instant only: a lock that is not free after this time belongs to another process.

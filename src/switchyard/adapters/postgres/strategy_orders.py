@@ -3,7 +3,7 @@
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.strategies.metrics import READ_EVENTS, OrderRow, StrategyOrder, Window, id_range, strategy_orders
-from switchyard.ports.strategy_orders import ORDERS_MAX
+from switchyard.ports.strategies import ORDERS_MAX
 
 _ORDERS = """
 SELECT order_id, accepted_at, status, reason FROM orders

@@ -9,7 +9,7 @@ from switchyard.adapters.redis.batches import Batches
 from switchyard.adapters.redis.host import Command, RedisHost, RedisUnavailable
 from switchyard.adapters.redis.scripts import BUCKET
 from switchyard.adapters.redis.seal import Seal
-from switchyard.ports.buckets import TokenBuckets
+from switchyard.ports.cache import TokenBuckets
 
 PREFIX = "switchyard:bucket"
 Step = Literal["take", "put_back", "wait"]

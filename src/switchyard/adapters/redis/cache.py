@@ -19,8 +19,7 @@ from switchyard.adapters.redis.host import Command, RedisHost, RedisUnavailable
 from switchyard.adapters.redis.scripts import FIND, FORGET, PUT
 from switchyard.adapters.redis.seal import LAST_LENGTH, CountBucket, Seal, minute_of
 from switchyard.domain.ids import AccountId
-from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus
-from switchyard.ports.cache_watch import CacheWatch
+from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus, CacheWatch
 from switchyard.ports.clock import Clock
 
 PREFIX = "switchyard:idem"

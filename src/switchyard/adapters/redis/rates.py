@@ -7,7 +7,7 @@ from switchyard.adapters.redis.batches import Batches
 from switchyard.adapters.redis.host import Command, RedisHost, RedisUnavailable
 from switchyard.adapters.redis.scripts import TAKE
 from switchyard.adapters.redis.seal import Seal
-from switchyard.ports.rates import Counted, SharedRate
+from switchyard.ports.cache import Counted, SharedRate
 
 PREFIX = "switchyard:rate"
 

@@ -10,7 +10,7 @@ from switchyard.adapters.sqlite.journal import SqliteJournal
 from switchyard.adapters.system_clock import boot_id, boot_seconds
 from switchyard.domain.journal.lines import stamp
 from switchyard.ports.clock import Clock
-from switchyard.ports.database_time import StoredTime, TimeReading
+from switchyard.ports.journal import StoredTime, TimeReading
 
 _READ = "SELECT ahead_seconds, written_at, boot_id, boot_seconds, jumped_at, stepped_seconds FROM steady_clock"
 _STORE = """

@@ -8,8 +8,7 @@ import msgspec
 from switchyard.domain.ids import Installation
 from switchyard.domain.journal.changes import Cursor
 from switchyard.domain.journal.lines import stamp
-from switchyard.ports.epochs import EPOCH_GAP
-from switchyard.ports.journal import Epoch
+from switchyard.ports.journal import EPOCH_GAP, Epoch
 
 # The text of the trigger's RAISE, when the head is not the one that this process saw last.
 ANOTHER_HISTORY = "another history"

@@ -15,7 +15,7 @@ from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.lines import stamp
 from switchyard.domain.orders.keys import KeyEntry, counted_from
 from switchyard.domain.orders.lifecycle import FINAL
-from switchyard.ports.keys import KeyId, Reaped
+from switchyard.ports.queries import KeyId, Reaped
 
 _ENTRY = f"""
 SELECT {IDEMPOTENCY_KEYS.column_list} FROM idempotency_keys

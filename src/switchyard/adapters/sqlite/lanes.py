@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.orders.outbox import LANES
-from switchyard.ports.lanes import NOTHING_DECLARED, LaneShare
+from switchyard.ports.outbox import NOTHING_DECLARED, LaneShare
 
 
 class SqliteLanes:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from switchyard.domain.ids import WorkerId
-from switchyard.ports.liveness import KERNEL_HOLD
+from switchyard.ports.journal import KERNEL_HOLD
 
 
 class SqliteLiveness:

@@ -16,7 +16,7 @@ from switchyard.domain.journal.events import JournalEvent
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.ports.journal import PAGE_MAX
-from switchyard.ports.outbox_listing import DOUBTS_MAX
+from switchyard.ports.outbox import DOUBTS_MAX
 
 _SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = ? ORDER BY seq LIMIT ?"
 _SELECT_OF = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE order_id = ? ORDER BY kind, number"

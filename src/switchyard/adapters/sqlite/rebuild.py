@@ -19,7 +19,7 @@ from switchyard.domain.orders.keys import KeyEntry
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.domain.risk.kills import Kill, KillOrder
-from switchyard.ports.rebuild import PlacedEvent, RebuiltIdentity
+from switchyard.ports.books import PlacedEvent, RebuiltIdentity
 
 # Rows per statement: a few megabytes of JSON.
 BATCH = 5_000

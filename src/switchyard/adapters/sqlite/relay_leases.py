@@ -5,7 +5,7 @@ from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.journal import SqliteJournal
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.journal.lines import Place
-from switchyard.ports.relay_lease import Lease, LeaseLost
+from switchyard.ports.bus import Lease, LeaseLost
 
 # SQLite writes a numbered parameter as `?1`.
 _FIND, _CLAIM, _RENEW = (sql.replace("$", "?") for sql in (relay_rows.FIND, relay_rows.CLAIM, relay_rows.RENEW))

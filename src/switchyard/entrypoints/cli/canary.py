@@ -129,7 +129,7 @@ class _Run:
         self, url: str, token: str, symbol: str, side: Literal["BUY", "SELL"], qty: Decimal, limit: Decimal | None
     ) -> None:
         from switchyard.adapters.system_clock import SystemClock, SystemRandomness
-        from switchyard.ports.randomness import fresh_ulid
+        from switchyard.ports.clock import fresh_ulid
 
         self._clock = SystemClock()
         now = self._clock.now()

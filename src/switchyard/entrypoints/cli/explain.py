@@ -19,7 +19,7 @@ from switchyard.entrypoints.cli.connection import (
 from switchyard.entrypoints.cli.trading import OrderIdArgument
 
 if TYPE_CHECKING:
-    from switchyard.ports.outbox_listing import OutboxListing
+    from switchyard.ports.outbox import OutboxListing
 
 
 def register(app: typer.Typer) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from switchyard.domain.journal.facts import DoubtFact
     from switchyard.domain.orders.outbox import OutboxRow
     from switchyard.flow.sending.explain import Explanation
-    from switchyard.ports.outbox_listing import OutboxListing
+    from switchyard.ports.outbox import OutboxListing
     from switchyard.settings import Settings
 
 # More rows than a person reads; the oldest come first.

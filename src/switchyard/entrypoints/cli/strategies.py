@@ -30,7 +30,7 @@ from switchyard.settings import load_settings
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from switchyard.ports.pdca import PdcaStore, StrategyPage, StrategyQuery
+    from switchyard.ports.strategies import PdcaStore, StrategyPage, StrategyQuery
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the strategy, such as strat.meanrev.m1.")]
 WhoseOption = Annotated[

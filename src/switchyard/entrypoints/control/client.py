@@ -42,8 +42,8 @@ from switchyard.entrypoints.control.messages import (
 from switchyard.flow.kill.switch import check_kill
 from switchyard.flow.sending.declared import Decider
 from switchyard.flow.sending.operator import check_decision
-from switchyard.ports.outbox_listing import OutboxListing
-from switchyard.ports.pdca import PdcaStore, StoredRequest
+from switchyard.ports.outbox import OutboxListing
+from switchyard.ports.strategies import PdcaStore, StoredRequest
 from switchyard.settings import Settings
 
 # A starting server holds the lock before it listens, and another command holds it for a moment.

@@ -47,8 +47,8 @@ from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.doors import Doors
 from switchyard.entrypoints.http.transport.entrance import Entrance
 from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
+from switchyard.ports.books import EntryFilter
 from switchyard.ports.journal import SEQ_LIMIT
-from switchyard.ports.ledger import EntryFilter
 from switchyard.settings import Settings
 
 _TYPES: tuple[EntryType, ...] = get_args(EntryType)

@@ -14,7 +14,7 @@ from switchyard.domain.ids import AccountId
 from switchyard.domain.values import ZERO
 from switchyard.entrypoints.http.queries import only
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
-from switchyard.ports.ledger import ENTRIES_MAX, Balance
+from switchyard.ports.books import ENTRIES_MAX, Balance
 
 ENTRIES_PAGE_MAX = ENTRIES_MAX - 1
 BALANCES_PAGE_MAX = 500

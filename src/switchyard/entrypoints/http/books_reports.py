@@ -36,8 +36,7 @@ from switchyard.entrypoints.http.queries import event_cursor, money_cursor, only
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.flow.backoffice.unrealised import Price, unrealised
-from switchyard.ports.ledger import EntryFilter, StoredEntry
-from switchyard.ports.ledger_reports import ResultsBy
+from switchyard.ports.books import EntryFilter, ResultsBy, StoredEntry
 
 LEDGER_SCOPE = "admin:ledger"
 PNL_DAYS = 30

@@ -19,9 +19,8 @@ from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorizat
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.bodies import ClientGone, parse_object, read_body
 from switchyard.flow.intake.do_orders import DoOrderResult, DoOrderService
-from switchyard.ports.clock import Clock
-from switchyard.ports.randomness import Randomness, fresh_ulid
-from switchyard.ports.rates import SharedRate
+from switchyard.ports.cache import SharedRate
+from switchyard.ports.clock import Clock, Randomness, fresh_ulid
 from switchyard.telemetry.metrics import Metrics
 from switchyard.telemetry.traces import annotate
 

@@ -30,9 +30,8 @@ from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.flow.intake.cancel_all import CancelAllService
 from switchyard.flow.intake.closing import CloseService
 from switchyard.flow.risk.limit_claims import LimitClaims
-from switchyard.ports.accounts import Accounts, UnfinishedFilter
 from switchyard.ports.clock import Clock
-from switchyard.ports.queries import Queries
+from switchyard.ports.queries import Accounts, Queries, UnfinishedFilter
 
 
 class PositionRoutes:

@@ -15,7 +15,7 @@ from switchyard.entrypoints.http.queries import choices, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.flow.reconcile.service import ROWS_MAX, ReconcileService
-from switchyard.ports.breaks import BREAKS_MAX, BreakFilter
+from switchyard.ports.books import BREAKS_MAX, BreakFilter
 
 RECONCILE_SCOPE = "admin:reconcile"
 BREAKS_PAGE_MAX = BREAKS_MAX - 1

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
-from switchyard.ports.ledger import LedgerUnavailable
+from switchyard.ports.books import LedgerUnavailable
 
 # Name in the dashboard's route, path at the back office. All of them read and never write.
 REPORTS = {

@@ -23,8 +23,7 @@ from switchyard.domain.books.holdings import HoldingKey, ResultKey, key_of
 from switchyard.domain.books.postings import BookedOrder
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.lines import link
-from switchyard.ports.ledger import ENTRIES_MAX
-from switchyard.ports.ledger_dump import DumpedEntry, LedgerDump
+from switchyard.ports.books import ENTRIES_MAX, DumpedEntry, LedgerDump
 
 # A broken ledger can differ in every row; the first differences show what happened.
 DIFFERENCES_MAX = 100

@@ -14,10 +14,9 @@ from switchyard.domain.errors import Unavailable
 from switchyard.domain.journal.lines import Offset, Place, SourcePosition
 from switchyard.flow.backoffice.source_reader import POLL_SECONDS, SourceReader
 from switchyard.flow.wake import Wake
-from switchyard.ports.bus import Bus
+from switchyard.ports.books import Ledger, OwnershipLost, SourceState
+from switchyard.ports.bus import Bus, Source
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Ledger, OwnershipLost, SourceState
-from switchyard.ports.source import Source
 from switchyard.ports.tracing import Tracer
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.journal.lines import Place, SourcePosition, bus_event, check_follows
 from switchyard.flow.traced import EventTraces
-from switchyard.ports.journal import PAGE_MAX, Epoch, Journal
-from switchyard.ports.ledger import SourceState
-from switchyard.ports.source import Page, Source
-from switchyard.ports.turn import Turn
+from switchyard.ports.books import SourceState
+from switchyard.ports.bus import Page, Source
+from switchyard.ports.journal import PAGE_MAX, Epoch, Journal, Turn
 
 JOURNAL = "journal"
 """The name of the source."""

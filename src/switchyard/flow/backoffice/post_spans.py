@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 from switchyard.domain.books.postings import Reported, Revised, read_events
 from switchyard.domain.journal.lines import BusEvent
-from switchyard.ports.span import Span
-from switchyard.ports.tracing import Tracer
+from switchyard.ports.tracing import Span, Tracer
 from switchyard.telemetry.logs import account_hash
 from switchyard.telemetry.traces import describe
 

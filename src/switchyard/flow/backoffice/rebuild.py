@@ -10,10 +10,8 @@ from switchyard.domain.books.entries import LedgerEntry, parse_entry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.lines import BusEvent
 from switchyard.flow.backoffice.check import Progress, pages
-from switchyard.ports.ledger import ENTRIES_MAX, Ledger, StoredEntry
-from switchyard.ports.ledger_dump import LedgerDump
-from switchyard.ports.manual_ledger import ManualLedger
-from switchyard.ports.source import Source
+from switchyard.ports.books import ENTRIES_MAX, Ledger, LedgerDump, ManualLedger, StoredEntry
+from switchyard.ports.bus import Source
 
 
 async def rebuild(

@@ -12,9 +12,9 @@ import structlog
 from switchyard.domain.errors import HistoryMismatch, Unavailable
 from switchyard.flow.backoffice.post_spans import PostSpans
 from switchyard.flow.wake import Wake
+from switchyard.ports.books import Claim, Ledger, LedgerBroken, OwnershipLost, Posted
+from switchyard.ports.bus import Page, Source
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Claim, Ledger, LedgerBroken, OwnershipLost, Posted
-from switchyard.ports.source import Page, Source
 from switchyard.ports.tracing import Tracer
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 

@@ -5,9 +5,9 @@ Reads and writes the lease; asks whether its owner is alive.
 
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.journal.lines import Place
+from switchyard.ports.bus import Lease, RelayLeases
 from switchyard.ports.clock import Clock
-from switchyard.ports.liveness import Liveness
-from switchyard.ports.relay_lease import Lease, RelayLeases
+from switchyard.ports.journal import Liveness
 
 # An owner that has not renewed for this long is paused or cut off from the database: another relay takes over, though
 # the owner may still publish. As long as workers wait for each other's lanes.

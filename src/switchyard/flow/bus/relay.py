@@ -16,9 +16,8 @@ from switchyard.flow.bus.lease import HeldLease
 from switchyard.flow.bus.previous import PreviousEvents
 from switchyard.flow.bus.source import RelaySource
 from switchyard.flow.wake import Wake
+from switchyard.ports.bus import BusUnavailable, LeaseLost, Publisher, TopicResized
 from switchyard.ports.clock import Clock
-from switchyard.ports.publisher import BusUnavailable, Publisher, TopicResized
-from switchyard.ports.relay_lease import LeaseLost
 from switchyard.telemetry.bus_metrics import BusMetrics
 
 log = structlog.get_logger()

@@ -30,9 +30,8 @@ from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.commit.groups import Answer, Decided, Decision, Failed, Group, Unit, gather, of_change, of_order
 from switchyard.flow.commit.states import OrderStateCache
 from switchyard.flow.wake import Wake
-from switchyard.ports.clock import Clock
+from switchyard.ports.clock import Clock, Randomness, fresh_ulid
 from switchyard.ports.journal import Journal
-from switchyard.ports.randomness import Randomness, fresh_ulid
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

@@ -16,8 +16,7 @@ from switchyard.domain.journal.changes import Committed
 from switchyard.domain.orders.reports import ExecutionReport, is_storable, qualified
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.executions.gate import VenueGate
-from switchyard.ports.epochs import RESTORED
-from switchyard.ports.journal import Journal
+from switchyard.ports.journal import RESTORED, Journal
 from switchyard.ports.queries import Queries
 from switchyard.telemetry.metrics import Metrics
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.market.health import Check, CheckName, CheckStatus, Readiness, VenueState, readiness_of
 from switchyard.ports.clock import Clock
-from switchyard.ports.disk import Disks
+from switchyard.ports.files import Disks
 from switchyard.ports.journal import Journal
 
 # A balancer's probe mostly waits for a few seconds; a check that takes longer is a finding by itself.

@@ -17,9 +17,9 @@ from switchyard.domain.journal.replay import Replay, ReplayMismatch
 from switchyard.domain.orders.order import Order
 from switchyard.flow.history.restore import rebuilding_marker
 from switchyard.flow.history.verify import ChainWalk
-from switchyard.ports.audit_file import AuditFile
+from switchyard.ports.books import PlacedEvent, RebuildTarget, RebuiltIdentity
+from switchyard.ports.files import AuditFile
 from switchyard.ports.journal import Epoch, Head
-from switchyard.ports.rebuild import PlacedEvent, RebuildTarget, RebuiltIdentity
 
 # A few megabytes of lines: large enough that a batch's fixed costs do not matter.
 BATCH = 5_000

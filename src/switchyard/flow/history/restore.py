@@ -20,11 +20,9 @@ from switchyard.domain.journal.changes import Change, Committed, Cursor, Outcome
 from switchyard.domain.journal.events import SYSTEM_ACCOUNT, event
 from switchyard.domain.journal.facts import EpochCause, EpochFact
 from switchyard.flow.commit.sequencer import Commit
-from switchyard.ports.clock import Clock
-from switchyard.ports.epochs import RESTORED, Epochs
-from switchyard.ports.journal import Head, Journal
+from switchyard.ports.clock import Clock, Randomness, fresh_ulid
+from switchyard.ports.journal import RESTORED, Epochs, Head, Journal
 from switchyard.ports.outbox import Due, OutboxQueries
-from switchyard.ports.randomness import Randomness, fresh_ulid
 
 PAGE = 500
 # Selects rows in backoff too: their next attempt is in the future.

@@ -19,8 +19,8 @@ from switchyard.domain.journal.lines import (
     parse_line,
     stamp,
 )
-from switchyard.ports.audit_file import AuditFile
-from switchyard.ports.installation import HeadFile
+from switchyard.ports.files import AuditFile
+from switchyard.ports.journal import HeadFile
 
 # Earlier than any event: the first line may have any time.
 BEFORE_ALL = datetime.min.replace(tzinfo=UTC)

@@ -52,7 +52,7 @@ from switchyard.flow.risk.order_rate import OrderRate
 from switchyard.flow.risk.pre_trade import PreTradeRisk
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.keys import KeyStore
+from switchyard.ports.queries import KeyStore
 from switchyard.ports.quotes import Quotes
 from switchyard.ports.venue import Capabilities
 

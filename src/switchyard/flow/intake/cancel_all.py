@@ -28,10 +28,9 @@ from switchyard.domain.orders.lifecycle import is_final
 from switchyard.domain.orders.outbox import MayBeLost, OrderState
 from switchyard.domain.values import converted, struct_digest
 from switchyard.flow.commit.sequencer import Commit, decide
-from switchyard.ports.accounts import Accounts, UnfinishedFilter
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.keys import KeyStore
+from switchyard.ports.queries import Accounts, KeyStore, UnfinishedFilter
 
 # The first try, and one more for each other request that took or removed the key in between.
 TRIES_MAX = 4

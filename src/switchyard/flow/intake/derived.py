@@ -34,8 +34,7 @@ from switchyard.flow.intake.requests import IdempotentRequest, KeyCache, Placeme
 from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.keys import KeyStore
-from switchyard.ports.queries import Queries
+from switchyard.ports.queries import KeyStore, Queries
 from switchyard.settings import IdempotencySettings
 from switchyard.telemetry.metrics import Metrics
 

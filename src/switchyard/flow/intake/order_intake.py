@@ -44,11 +44,10 @@ from switchyard.flow.risk.limit_claims import LimitClaim, LimitClaims
 from switchyard.flow.risk.order_rate import OrderRate
 from switchyard.flow.risk.pre_trade import PreTradeRisk
 from switchyard.flow.routing.window import AdmissionWindow
-from switchyard.ports.clock import Clock
+from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.journal import Journal
-from switchyard.ports.keys import KeyStore
+from switchyard.ports.queries import KeyStore
 from switchyard.ports.quotes import Quotes
-from switchyard.ports.randomness import Randomness
 
 NOTHING_TO_CLOSE = (NotFound, PositionClosing, PositionMoved)
 """Why no order was placed or stored for a request to close a position."""

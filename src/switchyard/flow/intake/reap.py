@@ -9,7 +9,7 @@ from collections.abc import Collection
 import structlog
 
 from switchyard.ports.clock import Clock
-from switchyard.ports.keys import KeyId, KeyStore
+from switchyard.ports.queries import KeyId, KeyStore
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

@@ -18,9 +18,8 @@ from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import Sequencer, decide_all
 from switchyard.ports.clock import Clock
-from switchyard.ports.kills import Kills
-from switchyard.ports.mass_cancel import MassCancel
-from switchyard.ports.venue import VenueUnavailable
+from switchyard.ports.queries import Kills
+from switchyard.ports.venue import MassCancel, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

@@ -33,10 +33,9 @@ from switchyard.domain.risk.kills import (
 )
 from switchyard.domain.values import SYMBOL, check_label, check_strategy
 from switchyard.flow.commit.sequencer import Commit
-from switchyard.ports.clock import Clock
+from switchyard.ports.clock import Clock, Randomness, fresh_ulid
 from switchyard.ports.journal import PAGE_MAX, Journal
-from switchyard.ports.kills import Kills
-from switchyard.ports.randomness import Randomness, fresh_ulid
+from switchyard.ports.queries import Kills
 
 REASON_LENGTH_MAX = 500
 # The orders of one answer; the counts are of all orders.

@@ -13,8 +13,7 @@ from switchyard.domain.errors import RunnerDown
 from switchyard.domain.strategies.requests import ItemError, RecheckRequest, RunnerInfo
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
-from switchyard.ports.pdca import PAGE_MAX, RecheckQueue, RecheckRequests, StoredRequest
-from switchyard.ports.runner import Run, RunConflict, Runner
+from switchyard.ports.strategies import PAGE_MAX, RecheckQueue, RecheckRequests, Run, RunConflict, Runner, StoredRequest
 from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
 from switchyard.telemetry.traces import resumed
 

@@ -2,8 +2,7 @@
 
 from switchyard.domain.strategies.requests import RecheckRequest, RequestState, RunnerName
 from switchyard.flow.wake import Wake
-from switchyard.ports.pdca import RecheckRequests
-from switchyard.ports.runner import Run, RunState
+from switchyard.ports.strategies import RecheckRequests, Run, RunState
 
 _STATES: dict[RequestState, RunState] = {
     "queued": "queued",

@@ -14,8 +14,8 @@ from switchyard.domain.ids import ULID_RANDOM_BITS, AccountId, KillId, kill_id, 
 from switchyard.domain.risk.kills import PDCA, Kill
 from switchyard.domain.strategies.registry import Strategy, StrategyKey
 from switchyard.domain.strategies.requests import RecheckRequest
-from switchyard.ports.kills import Kills
-from switchyard.ports.pdca import StrategyRegistry
+from switchyard.ports.queries import Kills
+from switchyard.ports.strategies import StrategyRegistry
 
 log = structlog.get_logger()
 

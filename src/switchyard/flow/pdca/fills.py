@@ -9,9 +9,8 @@ import msgspec
 
 from switchyard.domain.books.entries import Adoption, LedgerEntry, parse_entry
 from switchyard.domain.ids import AccountId
-from switchyard.ports.ledger import ENTRIES_MAX, EntryKey, StoredEntry
-from switchyard.ports.ledger_lookup import LedgerLookup
-from switchyard.ports.strategy_fills import BooksState
+from switchyard.ports.books import ENTRIES_MAX, EntryKey, LedgerLookup, StoredEntry
+from switchyard.ports.strategies import BooksState
 
 # Of the types of entries, those that the results of a strategy follow from.
 _MOVING: Final = frozenset({"Fill", "OpeningPosition", "Fee"})

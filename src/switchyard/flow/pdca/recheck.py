@@ -30,10 +30,8 @@ from switchyard.domain.strategies.report import FillsTable, files, selected
 from switchyard.domain.strategies.requests import ARTIFACT_BYTES_MAX, ItemResult, RecheckRequest
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Epoch, Journal
-from switchyard.ports.pdca import NewArtifact
 from switchyard.ports.queries import Queries
-from switchyard.ports.strategy_fills import BooksState, StrategyFills
-from switchyard.ports.strategy_orders import ORDERS_MAX, StrategyOrders
+from switchyard.ports.strategies import ORDERS_MAX, BooksState, NewArtifact, StrategyFills, StrategyOrders
 
 log = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from switchyard.domain.strategies.requests import Fence, ItemError
 from switchyard.flow.pdca.recheck import CannotRecheck, Recheck, Rechecked
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
-from switchyard.ports.pdca import Claimed, LostFence, RecheckQueue
+from switchyard.ports.strategies import Claimed, LostFence, RecheckQueue
 from switchyard.ports.tracing import Tracer
 from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
 from switchyard.telemetry.traces import annotate, child_span

@@ -15,10 +15,9 @@ from switchyard.domain.journal.lines import line_hash, parse_head, parse_line
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.readers.head import HEAD_SECONDS, check_history, head_content
 from switchyard.flow.wake import Wake
-from switchyard.ports.audit_file import AuditFile
 from switchyard.ports.clock import Clock
-from switchyard.ports.installation import HeadFile
-from switchyard.ports.journal import PAGE_MAX, Head, Journal, Lines
+from switchyard.ports.files import AuditFile
+from switchyard.ports.journal import PAGE_MAX, Head, HeadFile, Journal, Lines
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

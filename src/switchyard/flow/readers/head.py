@@ -14,8 +14,7 @@ import structlog
 from switchyard.domain.errors import HistoryMismatch, SwitchyardError
 from switchyard.domain.journal.lines import SignedHead, parse_head, stamp
 from switchyard.ports.clock import Clock
-from switchyard.ports.installation import HeadFile
-from switchyard.ports.journal import Head, Journal
+from switchyard.ports.journal import Head, HeadFile, Journal
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

@@ -13,7 +13,7 @@ import structlog
 
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.ports.clock import Clock
-from switchyard.ports.installation import Lease
+from switchyard.ports.journal import Lease
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

@@ -13,11 +13,10 @@ from switchyard.domain.reconcile.matching import BookedFills, compare_positions,
 from switchyard.domain.values import EXACT, ZERO
 from switchyard.flow.reconcile.ledger_fold import AccountFold, readable, units_of
 from switchyard.flow.reconcile.orphans import Orphans
-from switchyard.ports.accounts import Accounts, UnfinishedFilter
+from switchyard.ports.books import EntryFilter, Ledger
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.ledger import EntryFilter, Ledger
-from switchyard.ports.queries import Queries
+from switchyard.ports.queries import Accounts, Queries, UnfinishedFilter
 
 PAGE: Final = 500
 

@@ -15,8 +15,7 @@ from switchyard.domain.journal.lines import link
 from switchyard.domain.reconcile.breaks import Difference
 from switchyard.domain.reconcile.matching import BookedFills, broken_chain
 from switchyard.domain.values import EXACT, ZERO
-from switchyard.ports.ledger import ENTRIES_MAX, StoredEntry
-from switchyard.ports.ledger_dump import DumpedEntry, LedgerDump
+from switchyard.ports.books import ENTRIES_MAX, DumpedEntry, LedgerDump, StoredEntry
 
 OnEntry = Callable[[LedgerEntry], None]
 # Orders that a fold keeps before it asks which of them agree and have ended; more only where more are open.

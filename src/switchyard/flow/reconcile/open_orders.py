@@ -12,7 +12,7 @@ from switchyard.domain.reconcile.breaks import Difference
 from switchyard.domain.reconcile.matching import OpenThere, open_order_difference
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
-from switchyard.ports.statement import VenueStatement
+from switchyard.ports.venue import VenueStatement
 
 PAGE: Final = 500
 

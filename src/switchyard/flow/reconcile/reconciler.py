@@ -31,16 +31,11 @@ from switchyard.flow.reconcile.orphans import Orphans
 from switchyard.flow.reconcile.settling import current_breaks, settle
 from switchyard.flow.reconcile.statement_match import AccountsOf, StatementMatch, TooMany
 from switchyard.flow.reconcile.tables import compare_tables_of
-from switchyard.ports.breaks import BreakStore
+from switchyard.ports.books import ENTRIES_MAX, BreakStore, LedgerDump, LedgerLookup, ManualLedger
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.ledger import ENTRIES_MAX
-from switchyard.ports.ledger_dump import LedgerDump
-from switchyard.ports.ledger_lookup import LedgerLookup
-from switchyard.ports.manual_ledger import ManualLedger
 from switchyard.ports.queries import Queries
-from switchyard.ports.statement import VenueStatement
-from switchyard.ports.venue import VenueUnavailable
+from switchyard.ports.venue import VenueStatement, VenueUnavailable
 from switchyard.telemetry.reconcile_metrics import ReconcileMetrics
 
 log = structlog.get_logger()

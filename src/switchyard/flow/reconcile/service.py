@@ -35,10 +35,8 @@ from switchyard.domain.reconcile.breaks import (
 from switchyard.domain.reconcile.matching import gateway_scope, ledger_scope
 from switchyard.domain.values import EXACT, ONE, ROUNDED, ZERO, canonical, fixed
 from switchyard.flow.reconcile.reconciler import Pass, Reconciler
-from switchyard.ports.breaks import BreakFilter, BreakStore
+from switchyard.ports.books import Balance, BreakFilter, BreakStore, Ledger, ManualLedger
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Balance, Ledger
-from switchyard.ports.manual_ledger import ManualLedger
 from switchyard.ports.queries import Queries
 from switchyard.ports.quotes import QuoteLookup
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from switchyard.domain.reconcile.breaks import CURRENT_STATES, Break, Findings, needed_former, settled
-from switchyard.ports.breaks import BREAKS_MAX, BreakFilter, BreakStore
+from switchyard.ports.books import BREAKS_MAX, BreakFilter, BreakStore
 
 log = structlog.get_logger()
 

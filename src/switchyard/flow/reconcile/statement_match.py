@@ -25,11 +25,10 @@ from switchyard.domain.reconcile.matching import (
     void_fill,
 )
 from switchyard.flow.reconcile.ledger_fold import LedgerFold, is_reversed_by_a_person, readable
+from switchyard.ports.books import LedgerLookup
 from switchyard.ports.journal import Journal
-from switchyard.ports.ledger_lookup import LedgerLookup
 from switchyard.ports.queries import Queries
-from switchyard.ports.statement import VenueStatement
-from switchyard.ports.venue import VenueUnavailable
+from switchyard.ports.venue import VenueStatement, VenueUnavailable
 
 PAGE: Final = 500
 # A venue with more unmatched fills has another problem than single fills: it is named as not compared.

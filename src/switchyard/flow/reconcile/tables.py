@@ -7,7 +7,7 @@ from switchyard.domain.ids import AccountId
 from switchyard.domain.reconcile.matching import broken_chain, compare_sums, compare_tables, ledger_scope
 from switchyard.flow.reconcile.collected import Collected
 from switchyard.flow.reconcile.ledger_fold import AccountFold
-from switchyard.ports.ledger_lookup import LedgerLookup
+from switchyard.ports.books import LedgerLookup
 
 
 async def compare_tables_of(

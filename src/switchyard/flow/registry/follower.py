@@ -16,7 +16,7 @@ from switchyard.domain.strategies.registry import STRATEGIES_MAX, StrategyKey, T
 from switchyard.domain.values import STRATEGY
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.pdca import StrategyRegistry
+from switchyard.ports.strategies import StrategyRegistry
 
 log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import structlog
 
 from switchyard.ports.clock import Clock
-from switchyard.ports.pdca import RecheckRequests
+from switchyard.ports.strategies import RecheckRequests
 
 log = structlog.get_logger()
 

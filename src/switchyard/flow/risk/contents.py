@@ -20,7 +20,7 @@ from switchyard.domain.risk.checks import CheckResult, Violation
 from switchyard.domain.risk.claims import CONTENT, content_digest
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.ports.clock import Clock
-from switchyard.ports.keys import KeyStore
+from switchyard.ports.queries import KeyStore
 
 # The first attempt, and one more for each claim that expires, or is given up, in between.
 ATTEMPTS_MAX = 8

@@ -31,7 +31,7 @@ from switchyard.domain.risk.claims import (
     terms_of,
 )
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure, breach_of
-from switchyard.ports.exposures import Exposures
+from switchyard.ports.queries import Exposures
 
 # How often an order may be found to be reducing, or not to be, after a commit said otherwise.
 REVISIONS_MAX = 3

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from switchyard.domain.ids import AccountId
 from switchyard.domain.risk.checks import CheckResult, Violation
-from switchyard.ports.buckets import TokenBuckets
+from switchyard.ports.cache import TokenBuckets
 
 
 class OrderRate:

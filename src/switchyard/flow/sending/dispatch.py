@@ -36,10 +36,9 @@ from switchyard.flow.sending.sends import Send, Sends, line_of
 from switchyard.flow.sending.sent_ids import SentIds
 from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.flow.wake import Wake
-from switchyard.ports.clock import Clock
-from switchyard.ports.liveness import Liveness
+from switchyard.ports.clock import Clock, Randomness
+from switchyard.ports.journal import Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
-from switchyard.ports.randomness import Randomness
 from switchyard.ports.tracing import Tracer
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.metrics import Metrics

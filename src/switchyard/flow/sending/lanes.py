@@ -10,8 +10,8 @@ from switchyard.domain.errors import DifferentDeclarations, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.orders.outbox import LANES
 from switchyard.ports.clock import Clock
-from switchyard.ports.lanes import NOTHING_DECLARED, Lanes, LaneShare
-from switchyard.ports.liveness import Liveness
+from switchyard.ports.journal import Liveness
+from switchyard.ports.outbox import NOTHING_DECLARED, Lanes, LaneShare
 
 log = structlog.get_logger()
 

@@ -25,9 +25,8 @@ from switchyard.flow.commit.sequencer import Sequencer, decide_all
 from switchyard.flow.commit.states import after
 from switchyard.flow.sending.moved import log_moved
 from switchyard.flow.sending.resend import FirstSends
-from switchyard.ports.clock import Clock
+from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.outbox import Due
-from switchyard.ports.randomness import Randomness
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, Venue, VenueRejected
 from switchyard.telemetry.metrics import Metrics
 from switchyard.telemetry.traces import call_for, resumed

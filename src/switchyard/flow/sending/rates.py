@@ -6,7 +6,7 @@ Takes a token for each claim before it is committed. Reads token buckets; writes
 from collections.abc import Collection, Mapping, Sequence
 
 from switchyard.domain.ids import VenueName
-from switchyard.ports.buckets import TokenBuckets
+from switchyard.ports.cache import TokenBuckets
 from switchyard.ports.clock import Clock
 from switchyard.ports.outbox import Due
 from switchyard.telemetry.metrics import Metrics

@@ -18,7 +18,7 @@ from switchyard.flow.sending.moved import log_moved
 from switchyard.flow.sending.outcomes import AttemptOutcome, Ended, OutcomeWriter, SenderDied
 from switchyard.flow.sending.sends import Sends
 from switchyard.ports.clock import Clock
-from switchyard.ports.liveness import Liveness
+from switchyard.ports.journal import Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.venue import Unsent, Venue
 

@@ -23,8 +23,7 @@ from switchyard.flow.sending.doubts import Doubt, Doubts
 from switchyard.flow.sending.lost_keys import Found, LostKeys
 from switchyard.flow.sending.moved import log_moved
 from switchyard.ports.clock import Clock
-from switchyard.ports.journal import Journal
-from switchyard.ports.liveness import Liveness
+from switchyard.ports.journal import Journal, Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.venue import Capabilities, VenueOrder, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from switchyard.domain.orders.outbox import OrderState, OutboxRow
 from switchyard.flow.traced import traceparent_of
-from switchyard.ports.span import Span
-from switchyard.ports.tracing import Tracer
+from switchyard.ports.tracing import Span, Tracer
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent
 from switchyard.telemetry.logs import account_hash
 from switchyard.telemetry.traces import describe

@@ -13,8 +13,7 @@ from switchyard.domain.books.fold import BalanceKey
 from switchyard.domain.books.holdings import Holding, HoldingKey, Result, ResultKey
 from switchyard.domain.books.postings import BookedOrder
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.ports.ledger import StoredEntry
-from switchyard.ports.ledger_dump import DumpedEntry
+from switchyard.ports.books import DumpedEntry, StoredEntry
 
 ACCOUNTS = f"SELECT {schema.ACCOUNT_COLUMNS} FROM accounts WHERE account_id > $1 ORDER BY account_id LIMIT $2"
 ENTRIES = """

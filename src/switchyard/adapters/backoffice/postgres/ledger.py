@@ -18,10 +18,11 @@ from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.errors import CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.lines import BusEvent, SourcePosition
-from switchyard.ports.ledger import (
+from switchyard.ports.books import (
     ENTRIES_MAX,
     Balance,
     Claim,
+    Entered,
     EntryFilter,
     EntryKey,
     LedgerUnavailable,
@@ -29,7 +30,6 @@ from switchyard.ports.ledger import (
     SourceState,
     StoredEntry,
 )
-from switchyard.ports.manual_ledger import Entered
 
 BOOKS = "backoffice"
 """The schema of the books in use."""

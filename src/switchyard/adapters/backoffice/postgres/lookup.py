@@ -8,8 +8,7 @@ from switchyard.adapters.backoffice.postgres.posting import same
 from switchyard.adapters.backoffice.rows import account_of, tables_of
 from switchyard.domain.books.entries import BookedAccount
 from switchyard.domain.ids import AccountId
-from switchyard.ports.ledger import ENTRIES_MAX, StoredEntry
-from switchyard.ports.ledger_lookup import AccountTables
+from switchyard.ports.books import ENTRIES_MAX, AccountTables, StoredEntry
 
 ENTRIES = "SELECT number, text, hash FROM entries WHERE entry_id = ANY($1::text[]) LIMIT $2"
 ACCOUNT = f"SELECT {schema.ACCOUNT_COLUMNS} FROM accounts WHERE account_id = $1"

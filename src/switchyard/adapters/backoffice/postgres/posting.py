@@ -43,8 +43,7 @@ from switchyard.domain.books.postings import (
 )
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.lines import GENESIS, BusEvent, SourcePosition
-from switchyard.ports.ledger import Claim, LedgerBroken, LedgerUnavailable, Posted, StoredEntry
-from switchyard.ports.manual_ledger import Entered
+from switchyard.ports.books import Claim, Entered, LedgerBroken, LedgerUnavailable, Posted, StoredEntry
 
 
 def same(value: Any) -> Any:

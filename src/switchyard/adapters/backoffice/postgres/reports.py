@@ -6,8 +6,7 @@ from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
 from switchyard.adapters.backoffice.rows import holding_decoder
 from switchyard.domain.books.holdings import Holding, Result
 from switchyard.domain.ids import AccountId
-from switchyard.ports.ledger import Balance
-from switchyard.ports.ledger_reports import ResultGroup, ResultsBy
+from switchyard.ports.books import Balance, ResultGroup, ResultsBy
 
 _NAMES: dict[ResultsBy, str] = {"day": "to_char(day, 'YYYY-MM-DD')", "symbol": "symbol", "strategy": "strategy"}
 RESULTS = """

@@ -27,8 +27,7 @@ from switchyard.domain.orders.reasons import bounded_detail, printable
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.reconcile.breaks import StatementFill
 from switchyard.domain.values import canonical
-from switchyard.ports.statement import StatementPage
-from switchyard.ports.venue import ReportPage, UnreadableReport, VenueAmend, VenueFill, VenueOrder
+from switchyard.ports.venue import ReportPage, StatementPage, UnreadableReport, VenueAmend, VenueFill, VenueOrder
 
 # Enough to recognise the order and the fill; a log line should not carry more.
 UNREADABLE_LENGTH_MAX: Final = 2_000

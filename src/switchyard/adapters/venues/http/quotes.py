@@ -22,8 +22,7 @@ from switchyard.domain.journal.facts import Quote
 from switchyard.domain.orders.reasons import printable
 from switchyard.domain.values import canonical
 from switchyard.ports.clock import Clock
-from switchyard.ports.quote_feed import QuotePage
-from switchyard.ports.quote_source import TimedQuote
+from switchyard.ports.quotes import QuotePage, TimedQuote
 from switchyard.ports.venue import VenueUnavailable
 
 # One poll at a time, and one connection that a time-out may have just destroyed.

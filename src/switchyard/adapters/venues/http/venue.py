@@ -52,7 +52,6 @@ from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders.amends import AMENDS_MAX, Amend, current_id
 from switchyard.domain.orders.order import Order, TimeInForce
 from switchyard.ports.clock import Clock
-from switchyard.ports.statement import StatementPage
 from switchyard.ports.venue import (
     SEND_LIMIT,
     Accepted,
@@ -61,6 +60,7 @@ from switchyard.ports.venue import (
     ProbeResult,
     ReportPage,
     SendOutcome,
+    StatementPage,
     Unsent,
     VenueOrder,
     VenueRejected,

@@ -7,7 +7,7 @@ quotes as the worker in which the exchange runs, without asking it. It calls not
 from switchyard.adapters.venues.paper.market import Market
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.ports.clock import Clock
-from switchyard.ports.quote_source import TimedQuote
+from switchyard.ports.quotes import TimedQuote
 
 
 class PaperQuotes:

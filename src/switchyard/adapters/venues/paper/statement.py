@@ -13,8 +13,7 @@ from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.reconcile.breaks import StatementFill
-from switchyard.ports.statement import StatementPage
-from switchyard.ports.venue import Capabilities, VenueAmend, VenueOrder, VenueUnavailable
+from switchyard.ports.venue import Capabilities, StatementPage, VenueAmend, VenueOrder, VenueUnavailable
 
 # Every report is about an order of the same file; a report without a quantity is not an execution.
 FILLS = """

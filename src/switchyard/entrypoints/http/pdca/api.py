@@ -47,9 +47,8 @@ from switchyard.entrypoints.http.pdca.views import (
 from switchyard.entrypoints.http.queries import only
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.entrypoints.http.transport.doors import guarded
-from switchyard.ports.clock import Clock
-from switchyard.ports.pdca import StoredArtifact, StoredRequest
-from switchyard.ports.randomness import Randomness, fresh_ulid
+from switchyard.ports.clock import Clock, Randomness, fresh_ulid
+from switchyard.ports.strategies import StoredArtifact, StoredRequest
 from switchyard.telemetry.traces import annotate, current_traceparent
 
 PREFIXES = ("/pdca/", "/gui/")

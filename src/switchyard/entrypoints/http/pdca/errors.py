@@ -29,7 +29,7 @@ from switchyard.entrypoints.http.errors import (
     allowed_methods,
     json_response,
 )
-from switchyard.ports.pdca import TooManyStrategies, UnknownStrategies
+from switchyard.ports.strategies import TooManyStrategies, UnknownStrategies
 
 # Error class, HTTP status, `error`. The first match counts, so a subclass stands before its base. The catalogue of the
 # seed, one code more (UNAVAILABLE), and BAD_REQUEST where HTTP itself has a status that says more than 400.

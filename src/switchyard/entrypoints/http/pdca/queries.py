@@ -9,7 +9,7 @@ from switchyard.domain.strategies.registry import HEALTHS, Health, Tenants, chec
 from switchyard.domain.strategies.requests import Filter
 from switchyard.domain.values import is_account
 from switchyard.entrypoints.http.queries import whole_number
-from switchyard.ports.pdca import SortField, StrategyQuery
+from switchyard.ports.strategies import SortField, StrategyQuery
 
 PAGE_SIZE_DEFAULT = 50
 PAGE_SIZES = (10, 100)

@@ -16,7 +16,7 @@ from switchyard.domain.strategies.requests import (
     RequestState,
     Window,
 )
-from switchyard.ports.pdca import ItemPage, StoredRequest
+from switchyard.ports.strategies import ItemPage, StoredRequest
 
 
 class AcceptedView(msgspec.Struct, frozen=True, kw_only=True):

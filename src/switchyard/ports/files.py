@@ -1,7 +1,9 @@
-"""The audit file: the journal's lines, appended by one process at a time."""
+"""Files and disks: the audit file and the space that is left."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
+
+import msgspec
 
 from switchyard.ports.journal import Head
 
@@ -43,4 +45,20 @@ class AuditFile(Protocol):
 
     def lines(self) -> Iterator[bytes]:
         """All lines with their line ends, in pieces of at most LINE_BYTES_MAX; needs no lock."""
+        ...
+
+
+class DiskSpace(msgspec.Struct, frozen=True):
+    """The file system of one folder, in bytes."""
+
+    free: int
+    """What this process may still write; a part may be reserved for the superuser."""
+    size: int
+
+
+class Disks(Protocol):
+    """The folders of a process, by what they hold."""
+
+    async def measure(self) -> Mapping[str, DiskSpace]:
+        """Return the space of each folder; one that cannot be measured is left out."""
         ...
