@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from switchyard.domain.orders.keys import DERIVED_ORDER, validate_idempotency_key
-from switchyard.flow.intake.reap import Reaper
+from switchyard.flow.intake.derived import Reaper
 from tests.support.figures import figures_of
 from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway
 from tests.support.polling import until

@@ -7,7 +7,7 @@ import pytest
 import structlog
 from prometheus_client import generate_latest
 
-from switchyard.flow.intake.reap import Reaper
+from switchyard.flow.intake.derived import Reaper
 from tests.support.figures import figures_of
 from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway
 from tests.support.polling import until

@@ -12,7 +12,7 @@ from switchyard.adapters.memory.clock import START
 from switchyard.bootstrap import open_database, upgrade_database
 from switchyard.domain import decisions
 from switchyard.domain.journal.changes import Change
-from switchyard.flow.sending.declared import Settling, declaration
+from switchyard.flow.sending.operator import Settling, declaration
 from switchyard.settings import Settings, load_settings
 from tests.support.build import VENUE, WORKER, an_accept, state_after
 from tests.support.cluster import Cluster

@@ -16,7 +16,7 @@ import pytest
 from switchyard.bootstrap import accept_restored, adopt_epoch
 from switchyard.domain.ids import OrderId
 from switchyard.domain.reconcile.breaks import CURRENT_STATES, Break
-from switchyard.flow.reconcile import ledger_fold, service, statement_match
+from switchyard.flow.reconcile import matching, service
 from switchyard.flow.reconcile.service import ReconcileService
 from switchyard.ports.books import BreakFilter
 from tests.support.books import InnerBackOffice, inner_backoffice
@@ -384,10 +384,10 @@ async def test_long_histories_of_several_venues_are_matched_within_bounds(
     async with running_site(tmp_path, SOR_VENUES="sim,simb", SOR_SYMBOL_ROUTES="USDJPY=sim,EURUSD=simb") as site:
         for number in range(20):
             await site.filled(symbol=("USDJPY", "EURUSD")[number % 2], account=("demo", "other")[number % 3 == 0])
-        monkeypatch.setattr(statement_match, "PAGE", 2)
-        monkeypatch.setattr(statement_match, "UNMATCHED_MAX", 9)
-        monkeypatch.setattr(ledger_fold, "ENTRIES_MAX", 3)
-        monkeypatch.setattr(ledger_fold, "ORDERS_MAX", 2)
+        monkeypatch.setattr(matching, "PAGE", 2)
+        monkeypatch.setattr(matching, "UNMATCHED_MAX", 9)
+        monkeypatch.setattr(matching, "ENTRIES_MAX", 3)
+        monkeypatch.setattr(matching, "ORDERS_MAX", 2)
         assert await site.compare(full=True) == {}
         assert site.service.reconciler is not None
         assert site.service.reconciler.last is not None

@@ -16,7 +16,7 @@ from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.errors import RunnerDown
 from switchyard.domain.strategies.registry import StrategyBody
 from switchyard.domain.strategies.requests import Tally
-from switchyard.flow.pdca.dispatch import ENDED_GRACE, Dispatch
+from switchyard.flow.pdca.worker import ENDED_GRACE, Dispatch
 from switchyard.ports.strategies import RunConflict, StoredRequest
 from switchyard.settings.setting import Secret
 from switchyard.telemetry.metrics import Metrics

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.flow.clock import Wake
 from switchyard.flow.readers import audit
 from switchyard.flow.readers.head import HEAD_SECONDS
-from switchyard.flow.wake import Wake
 from tests.support.audit_fixture import AuditFixture, audit_fixture
 
 DEADLINE_SECONDS = 30.0

@@ -20,12 +20,10 @@ from switchyard.domain.journal.changes import Change
 from switchyard.domain.journal.lines import BusEvent, Place, SourcePosition
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.risk.claims import Terms
-from switchyard.flow.backoffice.check import Differences, check_ledger, compare_ledgers, read_events_of
+from switchyard.flow.backoffice.check import Differences, check_ledger, compare_ledgers, read_events_of, rebuild
 from switchyard.flow.backoffice.consumer import Consumer
-from switchyard.flow.backoffice.journal_bus import JOURNAL, JournalBus, JournalSource
-from switchyard.flow.backoffice.rebuild import rebuild
-from switchyard.flow.backoffice.source_reader import EVENTS_MAX
-from switchyard.flow.wake import Wake
+from switchyard.flow.backoffice.source import EVENTS_MAX, JOURNAL, JournalBus, JournalSource
+from switchyard.flow.clock import Wake
 from switchyard.ports.books import Claim, EntryFilter, LedgerUnavailable, Posted
 from switchyard.ports.bus import Bus, Page, Source
 from switchyard.ports.journal import Journal

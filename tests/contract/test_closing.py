@@ -17,8 +17,8 @@ from switchyard.domain.journal.changes import Committed
 from switchyard.domain.orders.lifecycle import is_final
 from switchyard.domain.orders.order import Order, Side
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
-from switchyard.flow.intake.closing import EXACT_TRIES, TRIES_MAX
-from switchyard.flow.intake.requests import Placement
+from switchyard.flow.intake.order_intake import Placement
+from switchyard.flow.intake.orders import CLOSE_TRIES_MAX, EXACT_TRIES
 from switchyard.ports.queries import Exposures, UnfinishedFilter
 from tests.support.build import ACCOUNT, a_report, an_accept
 from tests.support.databases import Database
@@ -172,7 +172,7 @@ async def test_a_close_that_came_too_late_finds_the_order_that_took_the_position
 async def test_steady_fills_do_not_keep_a_position_from_being_closed(site: Site) -> None:
     await site.hold("BUY", 10)
     limits = site.gateways[0].services.limits
-    limits._exposures = Moving(limits._exposures, lambda: site.hold("BUY", 1), times=TRIES_MAX)
+    limits._exposures = Moving(limits._exposures, lambda: site.hold("BUY", 1), times=CLOSE_TRIES_MAX)
 
     order = await site.order(await site.close("key"))
 
@@ -183,12 +183,12 @@ async def test_steady_fills_do_not_keep_a_position_from_being_closed(site: Site)
 async def test_a_close_gives_up_where_others_take_from_the_position_at_every_try(site: Site) -> None:
     await site.hold("BUY", 100)
     limits = site.gateways[0].services.limits
-    limits._exposures = Moving(limits._exposures, lambda: site.close(gateway=1, qty=1), times=TRIES_MAX)
+    limits._exposures = Moving(limits._exposures, lambda: site.close(gateway=1, qty=1), times=CLOSE_TRIES_MAX)
 
     with pytest.raises(PositionMoved):
         await site.close("key")
 
-    assert (await site.exposure()).sell_qty == TRIES_MAX
+    assert (await site.exposure()).sell_qty == CLOSE_TRIES_MAX
     assert not (await site.close("key")).replayed, "nothing was stored under the key"
 
 

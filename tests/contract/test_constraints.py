@@ -12,7 +12,7 @@ from switchyard.domain.errors import BrokerFailed, ConstraintViolated
 from switchyard.domain.ids import VenueName
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.orders.do_order import do_order_request
-from switchyard.flow.risk.constraints import Constraints
+from switchyard.flow.risk.pre_trade import Constraints
 from tests.support.build import ACCOUNT, VENUE, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.do_order import body

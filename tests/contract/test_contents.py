@@ -13,7 +13,7 @@ from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.changes import Change, Outcome
 from switchyard.domain.orders.order import OrderRequest
-from switchyard.flow.intake.reap import Reaper
+from switchyard.flow.intake.derived import Reaper
 from switchyard.flow.risk.contents import RecentContents
 from switchyard.telemetry.metrics import Metrics
 from tests.support.databases import Database

@@ -23,7 +23,7 @@ from switchyard.adapters.sqlite.open_files import OpenFiles
 from switchyard.domain.errors import HistoryMismatch, JournalBroken
 from switchyard.domain.journal.changes import Cursor
 from switchyard.domain.journal.lines import Place
-from switchyard.flow.history.verify import ChainBroken, ChainWalk
+from switchyard.flow.history.replay import ChainBroken, ChainWalk
 from switchyard.ports.journal import EPOCH_GAP, Head, Journal
 from tests.support.audit_fixture import AuditFixture
 from tests.support.build import an_accept

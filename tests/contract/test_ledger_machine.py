@@ -17,8 +17,7 @@ from switchyard.domain.books.entries import fill_entry_id
 from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders.order import Side
-from switchyard.flow.backoffice.check import Differences, compare_ledgers, read_events_of
-from switchyard.flow.backoffice.rebuild import Carried, rebuild
+from switchyard.flow.backoffice.check import Carried, Differences, compare_ledgers, read_events_of, rebuild
 from tests.support.ledgers import opened_ledgers
 from tests.support.plain_books import PlainBooks, Trade, agree, agree_by_day
 from tests.support.postgres import PostgresServer

@@ -21,9 +21,8 @@ from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import MayBeLost, OrderState, OutboxRow, never_lost
 from switchyard.domain.orders.reports import ExecutionReport, ReportStatus
 from switchyard.domain.risk.kills import Kill
-from switchyard.flow.executions.recall import StrayRecall
-from switchyard.flow.sending.answering import VenueWatch
-from switchyard.flow.sending.resolve import Resolver
+from switchyard.flow.executions.sync import StrayRecall
+from switchyard.flow.sending.resolve import Resolver, VenueWatch
 from switchyard.ports.venue import VenueAmend
 from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after
 from tests.support.databases import Database

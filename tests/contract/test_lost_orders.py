@@ -22,11 +22,10 @@ from switchyard.domain.orders.outbox import OrderState, OutboxRow
 from switchyard.domain.orders.reports import ExecutionReport, ReportStatus
 from switchyard.domain.risk.claims import Terms
 from switchyard.domain.risk.kills import Kill
-from switchyard.flow.executions.recall import StrayRecall
+from switchyard.flow.executions.sync import StrayRecall
 from switchyard.flow.lost_history import LostHistory
-from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.lost_keys import LostKeys
-from switchyard.flow.sending.resolve import Resolver
+from switchyard.flow.sending.resolve import Resolver, VenueWatch
 from tests.support.build import VENUE, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.sweeping import Sweeping, report

@@ -34,9 +34,8 @@ from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.risk.checks import Violation, violation_of
 from switchyard.domain.risk.kills import Kill
-from switchyard.flow.history.replay import NotEmpty, live_digest, replay
+from switchyard.flow.history.replay import ChainBroken, NotEmpty, live_digest, replay
 from switchyard.flow.history.restore import check_not_restoring
-from switchyard.flow.history.verify import ChainBroken
 from switchyard.flow.readers.audit import AuditWriter
 from switchyard.ports.books import RebuildTarget
 from switchyard.ports.journal import Journal

@@ -9,7 +9,7 @@ from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import decide_by_hand, record_doubt
 from switchyard.domain.journal.facts import DecisionFact
 from switchyard.domain.orders.reports import ExecutionIdScope
-from switchyard.flow.executions.recall import StrayRecall
+from switchyard.flow.executions.sync import StrayRecall
 from tests.support.build import VENUE, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.recording import RecorderHarness

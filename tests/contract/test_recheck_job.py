@@ -27,10 +27,10 @@ from switchyard.domain.strategies.requests import (
     Tally,
     Window,
 )
+from switchyard.flow.clock import Wake
 from switchyard.flow.kill.switch import KillRequest
 from switchyard.flow.pdca import worker as worker_module
 from switchyard.flow.pdca.worker import LEASE
-from switchyard.flow.wake import Wake
 from switchyard.ports.books import Claim, LedgerUnavailable
 from switchyard.ports.strategies import BooksState, LostFence
 from tests.support.build import ACCOUNT, VENUE, an_accept

@@ -18,8 +18,7 @@ from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.orders.reports import ExecType
 from switchyard.domain.values import ZERO
 from switchyard.flow.executions import record
-from switchyard.flow.executions.ended import LAG
-from switchyard.flow.executions.sync import VenueSync
+from switchyard.flow.executions.sync import LAG, VenueSync
 from switchyard.ports.venue import UnreadableReport, VenueOrder, VenueUnavailable
 from tests.support.build import VENUE, a_report, an_accept, state_after
 from tests.support.databases import Database

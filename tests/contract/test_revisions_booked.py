@@ -12,8 +12,7 @@ from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.lines import BusEvent, Offset
-from switchyard.flow.backoffice.check import Differences, compare_ledgers
-from switchyard.flow.backoffice.rebuild import Carried, rebuild
+from switchyard.flow.backoffice.check import Carried, Differences, compare_ledgers, rebuild
 from switchyard.ports.books import EntryFilter, EntryKey, Ledger
 from tests.support.ledgers import Ledgers
 from tests.support.posting import Posting, differences, digest, post_all

@@ -19,8 +19,8 @@ from switchyard.bootstrap.rechecks import work_through
 from switchyard.domain.errors import RunnerDown
 from switchyard.domain.strategies.registry import StrategyBody
 from switchyard.domain.strategies.requests import RecheckRequest
-from switchyard.flow.pdca.embedded import EmbeddedRunner
-from switchyard.flow.wake import Wake
+from switchyard.flow.clock import Wake
+from switchyard.flow.pdca.worker import EmbeddedRunner
 from switchyard.ports.strategies import Run, Runner, RunState
 from tests.support.airflow import DAG, PASSWORD, USER, fake_airflow
 from tests.support.pdca import a_recheck, strategy_key

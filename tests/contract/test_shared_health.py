@@ -4,9 +4,7 @@ from datetime import timedelta
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.journal.changes import Change, Outcome
-from switchyard.flow.health.board import HealthBoard
-from switchyard.flow.health.breaker import VenueBreaker
-from switchyard.flow.health.shared import REPEAT_SECONDS, STALE, HealthReader, HealthWriter
+from switchyard.flow.health.venues import REPEAT_SECONDS, STALE, HealthBoard, HealthReader, HealthWriter, VenueBreaker
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE
 from tests.support.databases import Database

@@ -15,11 +15,9 @@ from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.orders.reports import ReportStatus
 from switchyard.domain.values import ZERO
-from switchyard.flow.executions import sweep
-from switchyard.flow.executions.cancels import CANCEL_SECONDS, CANCELS_MAX
-from switchyard.flow.executions.ended import LAG
-from switchyard.flow.executions.gaps import GAP_SECONDS, GapWatch
-from switchyard.flow.executions.sweep import GRACE
+from switchyard.flow.executions import sync
+from switchyard.flow.executions.record import GAP_SECONDS, GapWatch
+from switchyard.flow.executions.sync import CANCEL_SECONDS, CANCELS_MAX, GRACE, LAG
 from tests.support.build import VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.sweeping import Sweeping, report
@@ -266,7 +264,7 @@ async def test_two_sweepers_at_once_count_everything_once(sweeping: Sweeping) ->
 
 
 async def test_every_page_is_swept(sweeping: Sweeping, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "PAGE", 2)
+    monkeypatch.setattr(sync, "PAGE", 2)
     for number in range(5):
         sweeping.venue.show(await sweeping.working(), "FILLED", f"{number}:100")
     assert await sweeping.swept() == 5

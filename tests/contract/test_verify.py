@@ -13,7 +13,7 @@ from switchyard.adapters.memory.clock import START
 from switchyard.domain.journal.events import SYSTEM_ACCOUNT, event
 from switchyard.domain.journal.facts import CutFact
 from switchyard.domain.journal.lines import GENESIS, LINE_BYTES_MAX, SignedHead, head_text, link, stamp
-from switchyard.flow.history.verify import AuditReport, verify_audit
+from switchyard.flow.history.replay import AuditReport, verify_audit
 
 KEY = b"a key that only the operators have"
 LINES = 12

@@ -16,9 +16,8 @@ from switchyard.adapters.kafka.partition import PartitionSource, topic_id_of
 from switchyard.adapters.kafka.publisher import KafkaPublisher
 from switchyard.domain.errors import CannotStart
 from switchyard.domain.journal.lines import BusEvent, Offset, bus_event
-from switchyard.flow.bus.previous import PreviousEvents
-from switchyard.flow.bus.relay import Relay
-from switchyard.flow.wake import Wake
+from switchyard.flow.bus.relay import PreviousEvents, Relay
+from switchyard.flow.clock import Wake
 from switchyard.ports.bus import Source, TopicResized
 from switchyard.settings.kafka import KafkaSettings
 from switchyard.telemetry.metrics import Metrics
@@ -357,7 +356,7 @@ async def test_messages_that_do_not_arrive_are_counted_and_then_named(
     embedded: Database, kafka: Kafka, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that gets nothing has read everything only if the brokers have no more."""
-    monkeypatch.setattr("switchyard.flow.backoffice.source_reader.SILENCE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("switchyard.flow.backoffice.source.SILENCE_SECONDS_MAX", 0.5)
     monkeypatch.setattr(PartitionSource, "put", lambda *_: None)
     topic = kafka.create_topic(1)
     await Services(embedded).trade(1)

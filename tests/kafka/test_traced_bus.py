@@ -13,7 +13,7 @@ from switchyard.adapters.otlp.tracer import OtlpTracer
 from switchyard.domain.decisions import apply_report, begin_attempt
 from switchyard.domain.journal.changes import Change
 from switchyard.domain.risk.claims import Terms
-from switchyard.flow.backoffice.journal_bus import JournalBus
+from switchyard.flow.backoffice.source import JournalBus
 from switchyard.flow.traced import EventTraces
 from switchyard.ports.bus import Bus
 from switchyard.settings.tracing import tracing_of

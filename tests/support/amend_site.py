@@ -21,10 +21,9 @@ from switchyard.domain.orders.lifecycle import is_final
 from switchyard.domain.risk.claims import LimitSettings
 from switchyard.domain.risk.kills import Kill
 from switchyard.flow.intake.amends import AmendAnswer, AmendService
-from switchyard.flow.intake.duplicates import DuplicateWatch
+from switchyard.flow.intake.order_intake import DuplicateWatch
 from switchyard.flow.risk.limit_claims import LimitClaims
-from switchyard.flow.risk.order_rate import OrderRate
-from switchyard.flow.risk.pre_trade import PreTradeRisk
+from switchyard.flow.risk.pre_trade import OrderRate, PreTradeRisk
 from switchyard.ports.journal import Journal
 from switchyard.telemetry.metrics import Metrics
 from tests.support.amend_venue import AmendingAdapter, AmendingVenue, Leg

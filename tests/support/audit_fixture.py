@@ -17,7 +17,7 @@ from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.journal.changes import Change, Outcome
 from switchyard.domain.orders.reports import ExecutionReport
-from switchyard.flow.history.verify import verify_audit
+from switchyard.flow.history.replay import verify_audit
 from switchyard.flow.readers import audit
 from switchyard.flow.readers.audit import AuditWriter
 from switchyard.ports.files import AuditFile

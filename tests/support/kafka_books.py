@@ -16,10 +16,9 @@ from switchyard.domain.decisions import apply_report
 from switchyard.domain.journal.changes import Change
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.risk.claims import Terms
-from switchyard.flow.backoffice.check import LedgerDigest, read_events_of
+from switchyard.flow.backoffice.check import LedgerDigest, read_events_of, rebuild
 from switchyard.flow.backoffice.consumer import Consumer
-from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
-from switchyard.flow.backoffice.rebuild import rebuild
+from switchyard.flow.backoffice.source import JournalBus, JournalSource
 from switchyard.ports.bus import Bus
 from switchyard.ports.tracing import Tracer
 from switchyard.settings.kafka import KafkaSettings

@@ -18,16 +18,14 @@ from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxRow
 from switchyard.domain.values import ZERO
 from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.clock import Wake
 from switchyard.flow.results import OrderResults
-from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
-from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.lanes import HeldLanes, WaitingLanes
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.outcomes import OutcomeWriter
-from switchyard.flow.sending.resend import FirstSends
-from switchyard.flow.sending.resolve import Resolver
-from switchyard.flow.sending.waiting import WaitingLanes
-from switchyard.flow.wake import Wake
+from switchyard.flow.sending.pre_send_checks import FirstSends
+from switchyard.flow.sending.resolve import Resolver, VenueWatch
 from switchyard.ports.venue import (
     Accepted,
     Capabilities,

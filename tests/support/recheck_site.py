@@ -24,12 +24,10 @@ from switchyard.domain.risk.claims import Terms
 from switchyard.domain.risk.kills import Kill
 from switchyard.domain.strategies.metrics import Fill, Minimum, StrategyOrder
 from switchyard.flow.backoffice.consumer import Consumer
-from switchyard.flow.backoffice.journal_bus import JournalBus
+from switchyard.flow.backoffice.source import JournalBus
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
-from switchyard.flow.pdca.enforce import Enforcement
-from switchyard.flow.pdca.fills import LedgerFills
-from switchyard.flow.pdca.recheck import Recheck, RecheckRules
-from switchyard.flow.pdca.worker import RecheckWorker
+from switchyard.flow.pdca.recheck import LedgerFills, Recheck, RecheckRules
+from switchyard.flow.pdca.worker import Enforcement, RecheckWorker
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, WORKER, an_order_id, state_after
 from tests.support.databases import Database

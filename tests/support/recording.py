@@ -17,8 +17,8 @@ from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.journal.changes import Change, Committed, Outcome
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.orders.reports import ExecutionIdScope, ExecutionReport, ReportStatus
-from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder
+from switchyard.flow.executions.strays import VenueGate
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Capabilities, ReportPage, UnreadableReport, VenueOrder, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics

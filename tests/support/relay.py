@@ -7,10 +7,7 @@ from confluent_kafka import Message
 from switchyard.adapters.kafka.publisher import KafkaPublisher
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.ids import WorkerId
-from switchyard.flow.bus.lease import HeldLease
-from switchyard.flow.bus.previous import PreviousEvents
-from switchyard.flow.bus.relay import Relay
-from switchyard.flow.bus.source import RelaySource
+from switchyard.flow.bus.relay import HeldLease, PreviousEvents, Relay, RelaySource
 from switchyard.flow.traced import EventTraces
 from switchyard.ports.clock import Clock
 from switchyard.settings.kafka import KafkaSettings

@@ -12,14 +12,12 @@ from switchyard.domain.ids import OrderId, VenueName, WorkerId
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxStatus
 from switchyard.flow.active_kills import ActiveKills
-from switchyard.flow.executions.inline_reports import InlineReports
-from switchyard.flow.executions.record import Recorder
-from switchyard.flow.health.board import HealthBoard
-from switchyard.flow.sending.collars import Guard
+from switchyard.flow.clock import Wake
+from switchyard.flow.executions.record import InlineReports, Recorder
+from switchyard.flow.health.venues import HealthBoard
 from switchyard.flow.sending.dispatch import Dispatcher
-from switchyard.flow.sending.lanes import HeldLanes
-from switchyard.flow.sending.waiting import WaitingLanes
-from switchyard.flow.wake import Wake
+from switchyard.flow.sending.lanes import HeldLanes, WaitingLanes
+from switchyard.flow.sending.pre_send_checks import Guard
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Capabilities, Dedupe, Lookup, OnDeparture, SendOutcome, Venue, ignore_departure
 from switchyard.telemetry.metrics import Metrics

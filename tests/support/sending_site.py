@@ -18,20 +18,15 @@ from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.market.routing import Route, Router
 from switchyard.domain.orders.outbox import OutboxRow, lane_of
 from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.clock import Wake
 from switchyard.flow.commit.sequencer import Sequencer, decide
-from switchyard.flow.executions.gate import VenueGate
-from switchyard.flow.executions.inline_reports import InlineReports
-from switchyard.flow.executions.record import Recorder
-from switchyard.flow.health.board import HealthBoard
-from switchyard.flow.health.breaker import VenueBreaker
-from switchyard.flow.health.choice import VenueChoice
+from switchyard.flow.executions.record import InlineReports, Recorder
+from switchyard.flow.executions.strays import VenueGate
+from switchyard.flow.health.venues import HealthBoard, VenueBreaker, VenueChoice
 from switchyard.flow.quotes import QuoteBoard
-from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
-from switchyard.flow.sending.lanes import HeldLanes
-from switchyard.flow.sending.resolve import Resolver
-from switchyard.flow.sending.waiting import WaitingLanes
-from switchyard.flow.wake import Wake
+from switchyard.flow.sending.lanes import HeldLanes, WaitingLanes
+from switchyard.flow.sending.resolve import Resolver, VenueWatch
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Capabilities, Venue
 from switchyard.telemetry.metrics import Metrics

@@ -11,12 +11,10 @@ from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.market.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.commit.sequencer import Sequencer
-from switchyard.flow.health.board import HealthBoard
-from switchyard.flow.health.choice import VenueChoice
+from switchyard.flow.health.venues import HealthBoard, VenueChoice
 from switchyard.flow.quotes import QuoteBoard
 from switchyard.flow.readers.stream import StreamHub
-from switchyard.flow.routing.forecast import Forecast
-from switchyard.flow.routing.window import AdmissionWindow
+from switchyard.flow.routing.window import AdmissionWindow, Forecast
 from switchyard.settings import load_settings
 from switchyard.telemetry.metrics import Metrics
 from tests.support.databases import Database

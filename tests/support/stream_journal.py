@@ -18,9 +18,8 @@ from switchyard.domain.journal.changes import Change, Committed
 from switchyard.domain.journal.events import Event, JournalEvent, encode
 from switchyard.domain.orders.order import OrderRequest, snapshot
 from switchyard.domain.orders.reports import ExecutionReport
-from switchyard.flow.readers.messages import Message
-from switchyard.flow.readers.stream import StreamHub
-from switchyard.flow.readers.subscription import Subscription
+from switchyard.flow.readers.folds import Message
+from switchyard.flow.readers.stream import StreamHub, Subscription
 from switchyard.ports.journal import Head
 
 ANN, BOB = AccountId("ann"), AccountId("bob")

@@ -26,8 +26,8 @@ from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.entrypoints.http.errors import error_response
 from switchyard.entrypoints.http.streams import StreamEndpoint
 from switchyard.entrypoints.http.transport.protocol import ABORT
+from switchyard.flow.clock import Wake
 from switchyard.flow.readers.stream import StreamHub
-from switchyard.flow.wake import Wake
 from switchyard.ports.queries import Queries
 from switchyard.telemetry.metrics import Metrics
 from tests.support.polling import DEADLINE_SECONDS, until

@@ -17,8 +17,8 @@ from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.orders.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 from switchyard.domain.values import ZERO
 from switchyard.flow.executions.record import Recorder
-from switchyard.flow.executions.sweep import GRACE, Sweeper
-from switchyard.flow.lost_amends import LostAmends
+from switchyard.flow.executions.sync import GRACE, Sweeper
+from switchyard.flow.lost_history import LostAmends
 from switchyard.ports.venue import Capabilities, ReportPage, VenueFill, VenueOrder, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after

@@ -13,8 +13,7 @@ from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.orders.order import Order, Side
 from switchyard.domain.risk.claims import Terms
-from switchyard.flow.sending.closes import Closes
-from switchyard.flow.sending.collars import Collars
+from switchyard.flow.sending.pre_send_checks import Closes, Collars
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent
 from tests.support.build import ACCOUNT, an_accept
 from tests.support.sending import Answers, BatchVenue, Sending

@@ -12,7 +12,7 @@ from switchyard.domain.ids import OrderId, VenueName
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS, Catalogue
 from switchyard.domain.orders.order import Order
-from switchyard.flow.sending.collars import Collars
+from switchyard.flow.sending.pre_send_checks import Collars
 from switchyard.ports.quotes import Quotes
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent
 from tests.support.sending import BatchVenue, Sending

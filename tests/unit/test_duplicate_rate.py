@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
-from switchyard.flow.intake.duplicates import (
+from switchyard.flow.intake.order_intake import (
     REQUESTS_MIN,
     SLOT_SECONDS,
     WINDOW_SECONDS,

@@ -9,8 +9,7 @@ from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import record_doubt
 from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.domain.orders.reasons import DoubtCode
-from switchyard.flow.sending.declared import Decider, Settling
-from switchyard.flow.sending.explain import explain, standing
+from switchyard.flow.sending.operator import Decider, Settling, explain, standing
 from switchyard.flow.sending.resolve import waiting_time
 from switchyard.ports.venue import Capabilities
 from tests.support.build import an_accept, state_after

@@ -20,17 +20,13 @@ from switchyard.domain.market.routing import Route, Router
 from switchyard.domain.orders.order import Order
 from switchyard.domain.risk.kills import Kill
 from switchyard.flow.active_kills import ActiveKills
-from switchyard.flow.health.board import HealthBoard
-from switchyard.flow.health.breaker import VenueBreaker
-from switchyard.flow.health.choice import VenueChoice
+from switchyard.flow.clock import Wake
+from switchyard.flow.health.venues import HealthBoard, VenueBreaker, VenueChoice
 from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.quotes import QuoteBoard
-from switchyard.flow.sending.dispatch import Dispatcher
-from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.dispatch import Dispatcher, VenueRates
+from switchyard.flow.sending.lanes import HeldLanes, WaitingLanes
 from switchyard.flow.sending.lost_keys import LostKeys
-from switchyard.flow.sending.rates import VenueRates
-from switchyard.flow.sending.waiting import WaitingLanes
-from switchyard.flow.wake import Wake
 from switchyard.ports.cache import TokenBuckets
 from switchyard.ports.venue import (
     Accepted,

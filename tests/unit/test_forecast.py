@@ -10,7 +10,7 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain.errors import QueueDelayed
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders.order import TimeInForce
-from switchyard.flow.routing.forecast import STALE_SECONDS, Forecast
+from switchyard.flow.routing.window import STALE_SECONDS, Forecast
 from tests.support.build import VENUE, an_accept
 
 SIM, OTHER = VENUE, VenueName("other")

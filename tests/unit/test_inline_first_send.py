@@ -10,7 +10,7 @@ from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
 from switchyard.domain.ids import OrderId
 from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.orders.order import Order
-from switchyard.flow.wake import Wake
+from switchyard.flow.clock import Wake
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Accepted, SendOutcome
 from tests.support.build import an_accept

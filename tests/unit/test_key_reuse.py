@@ -13,8 +13,7 @@ from switchyard.domain.orders.keys import DO_ORDER, KeyEntry
 from switchyard.domain.orders.order import OrderRequest
 from switchyard.domain.risk.checks import OrderContext
 from switchyard.domain.risk.claims import LimitSettings, Terms
-from switchyard.flow.intake.order_intake import OrderIntake
-from switchyard.flow.intake.requests import IdempotentRequest
+from switchyard.flow.intake.order_intake import IdempotentRequest, OrderIntake
 from switchyard.flow.risk.limit_claims import LimitClaim, LimitClaims
 from switchyard.ports.cache import CacheEntry
 from switchyard.ports.queries import Exposures

@@ -18,8 +18,7 @@ from switchyard.domain.orders.outbox import OrderState, OutboxRow
 from switchyard.domain.risk.kills import Kill
 from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.sending.lost_keys import LostKeys
-from switchyard.flow.sending.pre_send_checks import PreSendChecks
-from switchyard.flow.sending.resend import FirstSends
+from switchyard.flow.sending.pre_send_checks import FirstSends, PreSendChecks
 from switchyard.ports.outbox import Due
 from switchyard.ports.venue import Accepted, Dedupe, Unsent, Venue
 from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after

@@ -9,12 +9,11 @@ from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.journal.changes import Committed
 from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.clock import Wake
 from switchyard.flow.commit.sequencer import Sequencer
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.sending.dispatch import Dispatcher
-from switchyard.flow.sending.lanes import HeldLanes
-from switchyard.flow.sending.waiting import WaitingLanes
-from switchyard.flow.wake import Wake
+from switchyard.flow.sending.lanes import HeldLanes, WaitingLanes
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, an_accept
 

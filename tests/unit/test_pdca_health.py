@@ -11,7 +11,7 @@ from switchyard.domain.ids import AccountId
 from switchyard.domain.strategies.metrics import Minimum, judge
 from switchyard.domain.strategies.registry import Health, MetricName, Threshold
 from switchyard.domain.strategies.report import FillsTable, equity_chart
-from switchyard.flow.pdca.fills import LedgerFills
+from switchyard.flow.pdca.recheck import LedgerFills
 from switchyard.ports.books import EntryKey, StoredEntry
 from tests.support.strategies import FILLS, ORDERS, fill, measured
 

@@ -76,9 +76,9 @@ from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.adapters.venues.paper.statement import PaperStatement
 from switchyard.bootstrap.databases import Database
 from switchyard.entrypoints.control.office import ParentLink
-from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
-from switchyard.flow.pdca.embedded import EmbeddedRunner
-from switchyard.flow.pdca.fills import LedgerFills, NoBooks
+from switchyard.flow.backoffice.source import JournalBus, JournalSource
+from switchyard.flow.pdca.recheck import LedgerFills, NoBooks
+from switchyard.flow.pdca.worker import EmbeddedRunner
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.books import (
     BreakStore,

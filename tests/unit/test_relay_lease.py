@@ -9,7 +9,7 @@ from switchyard.adapters.memory.liveness import MemoryLiveness
 from switchyard.adapters.memory.relay_leases import MemoryRelayLeases
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.journal.lines import Place
-from switchyard.flow.bus.lease import SILENCE_SECONDS_MAX, HeldLease
+from switchyard.flow.bus.relay import SILENCE_SECONDS_MAX, HeldLease
 from switchyard.ports.bus import LeaseLost
 
 

@@ -12,10 +12,7 @@ from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.journal.events import JournalEvent
 from switchyard.domain.journal.lines import BusEvent
-from switchyard.flow.bus.lease import HeldLease
-from switchyard.flow.bus.previous import PreviousEvents
-from switchyard.flow.bus.relay import Relay
-from switchyard.flow.bus.source import RelaySource
+from switchyard.flow.bus.relay import HeldLease, PreviousEvents, Relay, RelaySource
 from switchyard.telemetry.metrics import Metrics
 from tests.support.relay import place_orders
 

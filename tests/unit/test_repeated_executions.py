@@ -14,7 +14,7 @@ from switchyard.domain.ids import AccountId, KillId, OrderId
 from switchyard.domain.journal.events import JournalEvent
 from switchyard.domain.orders.order import Order
 from switchyard.domain.risk.kills import REPEATED_EXECUTIONS, Kill
-from switchyard.flow.risk.repeated import RepeatedExecutions
+from switchyard.flow.risk.contents import RepeatedExecutions
 from switchyard.ports.journal import Head, Journal
 from switchyard.ports.queries import Queries
 from tests.support.build import an_accept
@@ -161,7 +161,7 @@ async def test_without_room_for_a_kill_it_logs_once_and_the_next_fill_tries_agai
 async def test_an_account_with_many_labels_does_not_displace_the_fills_of_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("switchyard.flow.risk.repeated.STRATEGIES_MAX", 4)
+    monkeypatch.setattr("switchyard.flow.risk.contents.STRATEGIES_MAX", 4)
     one = await market()
     for number in range(MAX - 1):
         one.add(number)

@@ -14,9 +14,9 @@ from switchyard.domain.errors import GroupRejected, JournalUnavailable
 from switchyard.domain.journal.changes import Change, Outcome
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState
+from switchyard.flow.clock import Wake
 from switchyard.flow.commit.sequencer import decide
 from switchyard.flow.sending import outcomes
-from switchyard.flow.wake import Wake
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent
 from tests.support.build import VENUE, WORKER, a_report, an_accept

@@ -10,8 +10,7 @@ from switchyard.domain.journal.events import encode
 from switchyard.domain.orders.order import snapshot
 from switchyard.domain.orders.reports import OrderReport
 from switchyard.flow.readers import folds
-from switchyard.flow.readers.folds import OrderFold
-from switchyard.flow.readers.messages import Message
+from switchyard.flow.readers.folds import Message, OrderFold
 from tests.support.polling import until
 from tests.support.stream_journal import ANN, AT, BOB, FIRST, SECOND, StreamJournal, dispatch, hub_over, take
 

@@ -10,9 +10,9 @@ import pytest
 from switchyard.domain.errors import QueueFull
 from switchyard.domain.journal.events import SYSTEM_ACCOUNT, event, report_fact
 from switchyard.domain.journal.facts import CutFact
+from switchyard.flow.clock import Wake
 from switchyard.flow.readers import stream
 from switchyard.flow.readers.stream import StreamHub
-from switchyard.flow.wake import Wake
 from switchyard.telemetry.metrics import Metrics
 from tests.support.stream_journal import (
     ANN,

@@ -8,9 +8,8 @@ import pytest
 
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.events import encode
-from switchyard.flow.readers.messages import Message, Scope
-from switchyard.flow.readers.stream import StreamHub
-from switchyard.flow.readers.subscription import Subscription
+from switchyard.flow.readers.folds import Message, Scope
+from switchyard.flow.readers.stream import StreamHub, Subscription
 from tests.support.stream_journal import (
     ANN,
     BOB,

@@ -3,10 +3,9 @@
 import asyncio
 from contextlib import AsyncExitStack, aclosing
 
-from switchyard.flow.readers import turns
-from switchyard.flow.readers.backlog import TRIM_MIN, Backlog
-from switchyard.flow.readers.messages import Message
-from switchyard.flow.readers.subscription import Subscription
+from switchyard.flow.readers import stream
+from switchyard.flow.readers.folds import TRIM_MIN, Backlog, Message
+from switchyard.flow.readers.stream import Subscription
 from tests.support.stream_journal import ANN, BOB, DEADLINE_SECONDS, FIRST, StreamJournal, dispatch, hub_over
 
 CROWD = 200
@@ -64,7 +63,7 @@ async def test_another_account_does_not_wait_for_the_crowd() -> None:
         await dispatch(hub)
         async with asyncio.timeout(DEADLINE_SECONDS):
             await asyncio.gather(*readers.tasks)
-        assert readers.order.index("bob") < turns.READERS_PER_TURN
+        assert readers.order.index("bob") < stream.READERS_PER_TURN
 
 
 async def test_an_urgent_subscriber_does_not_wait_for_a_turn() -> None:

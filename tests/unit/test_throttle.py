@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from switchyard.adapters.memory.clock import START
-from switchyard.flow.sending.throttle import REST, Throttle
+from switchyard.flow.sending.sends import REST, Throttle
 
 SECOND = timedelta(seconds=1)
 

@@ -11,9 +11,8 @@ from switchyard.domain.ids import OrderId
 from switchyard.domain.journal.facts import DecisionFact
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import is_proven_unsent
-from switchyard.flow.health.board import HealthBoard
-from switchyard.flow.health.breaker import VenueBreaker
-from switchyard.flow.sending import recover
+from switchyard.flow.health.venues import HealthBoard, VenueBreaker
+from switchyard.flow.sending import resolve
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent
 from tests.support.build import VENUE
 from tests.support.one_order import Setup
@@ -188,7 +187,7 @@ async def test_nothing_ends_by_time_at_a_venue_that_may_have_it_from_a_lost_hist
 
 
 async def test_orders_that_may_wait_do_not_hide_those_that_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recover, "PAGE", 2)
+    monkeypatch.setattr(resolve, "PAGE", 2)
     outage = Outage()
     waiting = [await outage.accept() for _ in range(3)]
     late = await outage.accept(time_in_force="IOC")

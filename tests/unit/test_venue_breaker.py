@@ -5,8 +5,7 @@ from datetime import timedelta
 import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
-from switchyard.flow.health.board import HealthBoard
-from switchyard.flow.health.breaker import PAUSE_MAX, UNHEARD_SECONDS, VenueBreaker
+from switchyard.flow.health.venues import PAUSE_MAX, UNHEARD_SECONDS, HealthBoard, VenueBreaker
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE

@@ -15,7 +15,6 @@ from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.journal.changes import Change, merged
 from switchyard.domain.orders.order import TimeInForce
 from switchyard.flow.routing import window as limits
-from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.window import (
     ACTIVE_SECONDS,
     COUNTED_SECONDS_MAX,
@@ -25,6 +24,7 @@ from switchyard.flow.routing.window import (
     WAIT_SECONDS_MAX,
     WINDOW_MIN,
     AdmissionWindow,
+    Forecast,
 )
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, WORKER, an_accept, state_after

@@ -25,15 +25,14 @@ from switchyard.domain.ids import AccountId, KillId
 from switchyard.domain.market.health import Check
 from switchyard.domain.market.routing import Router
 from switchyard.domain.risk.kills import Kill
+from switchyard.flow.backoffice.check import Marks
 from switchyard.flow.backoffice.consumer import Consumer
-from switchyard.flow.backoffice.journal_bus import JournalBus
-from switchyard.flow.backoffice.unrealised import Marks
-from switchyard.flow.gauges import show_disks, show_journal
-from switchyard.flow.health.readiness import ReadinessChecks, check_disks, check_journal
-from switchyard.flow.pdca.fills import LedgerFills
+from switchyard.flow.backoffice.source import JournalBus
+from switchyard.flow.clock import Wake
+from switchyard.flow.health.readiness import ReadinessChecks, check_disks, check_journal, show_disks, show_journal
+from switchyard.flow.pdca.recheck import LedgerFills
 from switchyard.flow.reconcile.service import ReconcileService
 from switchyard.flow.traced import EventTraces
-from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal

@@ -11,9 +11,8 @@ from switchyard.domain.books.manual import ManualEntry, check_has_happened
 from switchyard.domain.errors import CannotStart, HistoryMismatch
 from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.lines import Place
-from switchyard.flow.backoffice.adopt import fork_of
 from switchyard.flow.backoffice.check import read_events_of
-from switchyard.flow.backoffice.journal_bus import JOURNAL
+from switchyard.flow.backoffice.source import JOURNAL, fork_of
 from switchyard.ports.books import ENTRIES_MAX
 from switchyard.settings import Settings
 

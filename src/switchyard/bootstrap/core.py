@@ -16,23 +16,19 @@ from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.market.routing import Router
 from switchyard.domain.risk.kills import REPEATED_EXECUTIONS, SENT_IDS, Kill
 from switchyard.flow.active_kills import ActiveKills
-from switchyard.flow.clock import DatabaseClock
+from switchyard.flow.clock import DatabaseClock, Wake
 from switchyard.flow.commit.sequencer import Sequencer
-from switchyard.flow.executions.gate import VenueGate
-from switchyard.flow.executions.inline_reports import InlineReports
-from switchyard.flow.health.board import HealthBoard
-from switchyard.flow.health.choice import VenueChoice
+from switchyard.flow.executions.record import InlineReports
+from switchyard.flow.executions.strays import VenueGate
+from switchyard.flow.health.venues import HealthBoard, VenueChoice
 from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
 from switchyard.flow.quotes import QuoteBoard
-from switchyard.flow.readers.lease import InstallationLease
+from switchyard.flow.readers.head import InstallationLease
 from switchyard.flow.results import OrderResults
-from switchyard.flow.routing.forecast import Forecast
-from switchyard.flow.routing.window import AdmissionWindow
-from switchyard.flow.sending.lanes import HeldLanes
-from switchyard.flow.sending.waiting import WaitingLanes
+from switchyard.flow.routing.window import AdmissionWindow, Forecast
+from switchyard.flow.sending.lanes import HeldLanes, WaitingLanes
 from switchyard.flow.traced import CommitSpans
-from switchyard.flow.wake import Wake
 from switchyard.ports.venue import Venue
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics

@@ -27,12 +27,11 @@ from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.orders.order import Order
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.commit.sequencer import Commit
-from switchyard.flow.health.shared import health_name, is_reported
+from switchyard.flow.health.venues import health_name, is_reported
 from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
 from switchyard.flow.kill.switch import KillSwitch
 from switchyard.flow.results import OrderResults
-from switchyard.flow.sending.declared import Decider, declared, declared_name, settling_in
-from switchyard.flow.sending.operator import end_doubt
+from switchyard.flow.sending.operator import Decider, declared, declared_name, end_doubt, settling_in
 from switchyard.ports.bus import RelayLeases
 from switchyard.ports.clock import Clock, fresh_ulid
 from switchyard.ports.journal import DatabaseTime, Epochs, Journal, Liveness

@@ -37,15 +37,12 @@ from switchyard.domain.journal.facts import DecisionFact
 from switchyard.domain.market.health import VenueState
 from switchyard.domain.orders.order import Order
 from switchyard.flow.bus.relay import Relay
-from switchyard.flow.executions.gate import VenueProblem
-from switchyard.flow.gauges import Gauges
-from switchyard.flow.health.choice import VenueChoice
-from switchyard.flow.health.shared import HealthReader
+from switchyard.flow.clock import Wake
+from switchyard.flow.executions.strays import VenueProblem
+from switchyard.flow.health.readiness import Gauges
+from switchyard.flow.health.venues import HealthReader, VenueChoice
 from switchyard.flow.readers.stream import StreamHub
-from switchyard.flow.sending.declared import Decider, declared_name, settling_in
-from switchyard.flow.sending.explain import standing
-from switchyard.flow.sending.operator import end_doubt
-from switchyard.flow.wake import Wake
+from switchyard.flow.sending.operator import Decider, declared_name, end_doubt, settling_in, standing
 from switchyard.settings import Settings, bus_keys
 
 Role = Literal["up", "gateway", "worker"]

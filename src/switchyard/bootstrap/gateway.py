@@ -8,9 +8,9 @@ from switchyard.bootstrap.services import Services
 from switchyard.domain.orders.keys import DERIVED_CLOSE, DERIVED_ORDER
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.history.restore import incarnation_of, restored_at
-from switchyard.flow.intake.reap import Reaper
+from switchyard.flow.intake.derived import Reaper
 from switchyard.flow.readers.stream import StreamHub
-from switchyard.flow.risk.repeated import RepeatedExecutions
+from switchyard.flow.risk.contents import RepeatedExecutions
 from switchyard.flow.traced import TracedCommit
 
 

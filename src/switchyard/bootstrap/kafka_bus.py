@@ -7,7 +7,7 @@ from switchyard.adapters.kafka.configuration import check_properties
 from switchyard.adapters.kafka.messages import MessageReader
 from switchyard.adapters.kafka.partition import topic_id_of
 from switchyard.domain.journal.lines import Offset
-from switchyard.flow.wake import Wake
+from switchyard.flow.clock import Wake
 from switchyard.ports.books import Ledger
 from switchyard.settings import KafkaSettings
 

@@ -11,9 +11,8 @@ from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.sqlite.connections import no_database
 from switchyard.bootstrap.core import Core
 from switchyard.domain.strategies.requests import RecheckRequest, RunnerName
-from switchyard.flow.registry.follower import StrategyFollower
-from switchyard.flow.registry.reaper import RecheckReaper
-from switchyard.flow.wake import Wake
+from switchyard.flow.clock import Wake
+from switchyard.flow.registry.follower import RecheckReaper, StrategyFollower
 from switchyard.ports.clock import Clock
 from switchyard.ports.strategies import PdcaStore
 from switchyard.ports.tracing import Tracer

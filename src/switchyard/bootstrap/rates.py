@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from switchyard.adapters.memory.buckets import MemoryBuckets
 from switchyard.bootstrap.core import Core
-from switchyard.flow.sending.rates import VenueRates
+from switchyard.flow.sending.dispatch import VenueRates
 from switchyard.ports.cache import TokenBuckets
 from switchyard.settings import VenueSettings, jwt_secret
 

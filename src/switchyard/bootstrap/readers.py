@@ -12,8 +12,7 @@ from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.files import audit_files, database_place, head_files
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.flow.readers.audit import AuditWriter
-from switchyard.flow.readers.head import HeadKeeper
-from switchyard.flow.readers.lease import InstallationLease
+from switchyard.flow.readers.head import HeadKeeper, InstallationLease
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.settings import journal_key
 

@@ -11,15 +11,16 @@ from switchyard.bootstrap.new_books import NewFile, NewSchema
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.journal.lines import Place
 from switchyard.flow.backoffice.check import (
+    Carried,
     Differences,
     Progress,
     check_ledger,
     compare_ledgers,
     ledger_digest,
     read_events_of,
+    rebuild,
 )
-from switchyard.flow.backoffice.journal_bus import JOURNAL, JournalSource
-from switchyard.flow.backoffice.rebuild import Carried, rebuild
+from switchyard.flow.backoffice.source import JOURNAL, JournalSource
 from switchyard.ports.books import Ledger
 from switchyard.settings import Settings
 

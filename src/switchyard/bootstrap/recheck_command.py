@@ -8,8 +8,8 @@ from switchyard.bootstrap.pdca import open_pdca_store
 from switchyard.bootstrap.rechecks import recheck_worker, restricting, work_through
 from switchyard.bootstrap.tracing import open_tracer
 from switchyard.flow.backoffice.consumer import Consumer
-from switchyard.flow.backoffice.journal_bus import JournalBus
-from switchyard.flow.pdca.fills import LedgerFills
+from switchyard.flow.backoffice.source import JournalBus
+from switchyard.flow.pdca.recheck import LedgerFills
 from switchyard.ports.books import Ledger
 from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock

@@ -15,14 +15,10 @@ from switchyard.domain.ids import AccountId, KillId
 from switchyard.domain.risk.kills import PDCA, Kill
 from switchyard.domain.strategies.metrics import Minimum
 from switchyard.domain.strategies.requests import RecheckRequest
+from switchyard.flow.clock import Wake
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
-from switchyard.flow.pdca.dispatch import Dispatch
-from switchyard.flow.pdca.embedded import EmbeddedRunner
-from switchyard.flow.pdca.enforce import Enforcement, Restrict, enforce_nothing
-from switchyard.flow.pdca.fills import NoBooks
-from switchyard.flow.pdca.recheck import Recheck, RecheckRules
-from switchyard.flow.pdca.worker import RecheckWorker
-from switchyard.flow.wake import Wake
+from switchyard.flow.pdca.recheck import NoBooks, Recheck, RecheckRules
+from switchyard.flow.pdca.worker import Dispatch, EmbeddedRunner, Enforcement, RecheckWorker, Restrict, enforce_nothing
 from switchyard.ports.clock import Clock
 from switchyard.ports.strategies import PdcaStore, StrategyFills
 from switchyard.ports.tracing import Tracer

@@ -17,9 +17,8 @@ from switchyard.bootstrap.venues import credentials_of, declared_capabilities, n
 from switchyard.domain.ids import VenueName
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.flow.health.readiness import ReadinessChecks
-from switchyard.flow.reconcile.freshness import check_reconciliation
-from switchyard.flow.reconcile.gateway_side import GatewaySide
-from switchyard.flow.reconcile.reconciler import Reconciler
+from switchyard.flow.reconcile.matching import GatewaySide
+from switchyard.flow.reconcile.reconciler import Reconciler, check_reconciliation
 from switchyard.flow.reconcile.service import ReconcileService
 from switchyard.ports.clock import Clock
 from switchyard.ports.quotes import QuoteLookup

@@ -4,10 +4,7 @@ from contextlib import AsyncExitStack
 
 from switchyard.bootstrap.core import Core
 from switchyard.domain.ids import WorkerId
-from switchyard.flow.bus.lease import HeldLease
-from switchyard.flow.bus.previous import PreviousEvents
-from switchyard.flow.bus.relay import Relay
-from switchyard.flow.bus.source import RelaySource
+from switchyard.flow.bus.relay import HeldLease, PreviousEvents, Relay, RelaySource
 from switchyard.flow.traced import EventTraces
 from switchyard.ports.clock import fresh_ulid
 from switchyard.settings import bus_keys

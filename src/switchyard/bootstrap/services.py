@@ -9,24 +9,17 @@ from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.risk.checks import checks_of
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.commit.sequencer import Commit
-from switchyard.flow.health.choice import VenueChoice
+from switchyard.flow.health.venues import VenueChoice
 from switchyard.flow.intake.amends import AmendService
-from switchyard.flow.intake.broker_outcome import BrokerOutcome
-from switchyard.flow.intake.cancel_all import CancelAllService
-from switchyard.flow.intake.closing import CloseService
 from switchyard.flow.intake.derived import DerivedOrderService
-from switchyard.flow.intake.do_orders import DoOrderService
-from switchyard.flow.intake.duplicates import DuplicateRate, DuplicateWatch
-from switchyard.flow.intake.order_intake import OrderIntake
-from switchyard.flow.intake.orders import OrderService
-from switchyard.flow.intake.requests import KeyCache
+from switchyard.flow.intake.do_orders import BrokerOutcome, DoOrderService
+from switchyard.flow.intake.order_intake import DuplicateRate, DuplicateWatch, KeyCache, OrderIntake
+from switchyard.flow.intake.orders import CancelAllService, CloseService, OrderService
 from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.readers.stream import StreamHub
-from switchyard.flow.risk.constraints import Constraints
 from switchyard.flow.risk.contents import RecentContents
 from switchyard.flow.risk.limit_claims import LimitClaims
-from switchyard.flow.risk.order_rate import OrderRate
-from switchyard.flow.risk.pre_trade import PreTradeRisk
+from switchyard.flow.risk.pre_trade import Constraints, OrderRate, PreTradeRisk
 from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.quotes import Quotes

@@ -5,8 +5,8 @@ from typing import Literal
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.rates import burst_of
 from switchyard.domain.market.health import HealthRecord, SendState, VenueState
-from switchyard.flow.executions.gate import ProblemCode, VenueGate
-from switchyard.flow.health.board import HealthBoard
+from switchyard.flow.executions.strays import ProblemCode, VenueGate
+from switchyard.flow.health.venues import HealthBoard
 from switchyard.settings import VenueSettings
 
 VenueCode = ProblemCode | Literal["NOT_REPORTED"]

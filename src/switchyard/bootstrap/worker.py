@@ -13,28 +13,21 @@ from switchyard.bootstrap.databases import lookup_decides
 from switchyard.bootstrap.rates import open_rates
 from switchyard.bootstrap.venues import clock_offset_of
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId, tag_of
-from switchyard.flow.executions.gaps import GapWatch
-from switchyard.flow.executions.gate import VenueGate
-from switchyard.flow.executions.recall import StrayRecall
-from switchyard.flow.executions.record import Recorder
-from switchyard.flow.executions.sweep import Sweeper
-from switchyard.flow.executions.sync import VenueSync
-from switchyard.flow.health.breaker import VenueBreaker
+from switchyard.flow.executions.record import GapWatch, Recorder
+from switchyard.flow.executions.strays import VenueGate
+from switchyard.flow.executions.sync import StrayRecall, Sweeper, VenueSync
 from switchyard.flow.health.copies import CopyWatch
-from switchyard.flow.health.shared import HealthWriter
+from switchyard.flow.health.venues import HealthWriter, VenueBreaker
 from switchyard.flow.history.restore import mark_read, restored_at, restored_seq, was_read
 from switchyard.flow.kill.cancels import KillCancels
-from switchyard.flow.lost_amends import LostAmends
-from switchyard.flow.lost_history import LostHistory
-from switchyard.flow.sending.answering import VenueWatch
-from switchyard.flow.sending.closes import Closes
-from switchyard.flow.sending.collars import Collars
-from switchyard.flow.sending.declared import Settling, class_text, declare
+from switchyard.flow.lost_history import LostAmends, LostHistory
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
-from switchyard.flow.sending.resolve import Resolver, arrival_time, waiting_time
-from switchyard.flow.sending.sent_ids import SentIds
+from switchyard.flow.sending.operator import Settling, class_text, declare
+from switchyard.flow.sending.pre_send_checks import Closes, Collars
+from switchyard.flow.sending.resolve import Resolver, VenueWatch, arrival_time, waiting_time
+from switchyard.flow.sending.sends import SentIds
 from switchyard.ports.clock import fresh_ulid
 from switchyard.ports.venue import MassCancel, Venue
 from switchyard.settings import VenueSettings

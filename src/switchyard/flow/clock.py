@@ -1,12 +1,12 @@
-"""One steady time for all processes of a database: deadlines, ages and dates do not follow a step of a wall clock.
+"""One steady time for all processes of a database, and the signal that wakes a stage.
 
-`DatabaseClock` reads the database's wall clock once at the start, together with the journal's newest date and the time
-that other processes have stored. From then on a monotonic clock carries the time on. Later looks correct it by a small
-rate, report a step of the wall clock and store the time; they never step it. Where the time does go forward by more
-than a clock has measured, `jumped_at` says so, and keys from before it count their age from there.
+`DatabaseClock` reads the database's wall clock at the start, with the journal's newest date, and then follows the
+monotonic clock: deadlines, ages and dates do not follow a step of a wall clock. `Wake` wakes whoever waits for
+work.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
@@ -252,3 +252,25 @@ def _difference(least: timedelta, round_trip: timedelta) -> timedelta:
     if least > ZERO:
         return least
     return min(least + round_trip, ZERO)
+
+
+class Wake:
+    """An event with a time-out: several notifications before a wait count as one."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._is_notified = False
+
+    def notify(self) -> None:
+        """Wake the waiting stage, or let its next wait return at once."""
+        if not self._is_notified:
+            self._is_notified = True
+            self._event.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Return at the next notification, or after so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        self._is_notified = False
+        self._event.clear()

@@ -14,7 +14,7 @@ import structlog
 
 from switchyard.domain.ids import VenueName
 from switchyard.domain.journal.facts import Quote
-from switchyard.flow.wake import Wake
+from switchyard.flow.clock import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.quotes import QuoteFeed, QuoteSource, TimedQuote
 from switchyard.ports.venue import VenueUnavailable

@@ -55,7 +55,7 @@ async def _from_database(order_id: str) -> Explanation:
     from switchyard.bootstrap import outbox_listing, venue_kinds
     from switchyard.domain.risk.checks import check_names
     from switchyard.entrypoints.control.client import deciders_of
-    from switchyard.flow.sending.explain import standing
+    from switchyard.flow.sending.operator import standing
     from switchyard.settings import load_settings
 
     settings = load_settings()

@@ -118,7 +118,7 @@ def verify(
 ) -> None:
     """Verify the audit file's hash chain and its signed head; name the first bad line."""
     from switchyard.bootstrap import audit_files
-    from switchyard.flow.history.verify import verify_audit
+    from switchyard.flow.history.replay import verify_audit
 
     settings = load_settings()
     file, head_file = audit_files(_existing(path or settings.audit_path))

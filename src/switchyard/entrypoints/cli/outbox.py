@@ -15,7 +15,7 @@ from switchyard.settings import load_settings
 if TYPE_CHECKING:
     from switchyard.domain.journal.facts import DoubtFact
     from switchyard.domain.orders.outbox import OutboxRow
-    from switchyard.flow.sending.explain import Explanation
+    from switchyard.flow.sending.operator import Explanation
     from switchyard.ports.outbox import OutboxListing
     from switchyard.settings import Settings
 
@@ -46,7 +46,7 @@ def list_rows(
     """List outbox rows of one status, oldest first, at most 200."""
     from switchyard.bootstrap import outbox_listing
     from switchyard.domain.orders.reasons import described
-    from switchyard.flow.sending.explain import describe_step
+    from switchyard.flow.sending.operator import describe_step
 
     settings = load_settings()
     listing: OutboxListing = outbox_listing(settings)
@@ -84,8 +84,7 @@ def show(
 ) -> None:
     """Explain one outbox row: what happened, what is awaited, when it is decided, what a person can do."""
     from switchyard.bootstrap import outbox_listing
-    from switchyard.flow.sending.explain import last_doubt
-    from switchyard.flow.sending.operator import no_such_row, parse_outbox_id
+    from switchyard.flow.sending.operator import last_doubt, no_such_row, parse_outbox_id
 
     settings = load_settings()
     listing: OutboxListing = outbox_listing(settings)
@@ -136,7 +135,7 @@ async def _explained(
     """The rows in words; what is said about a doubt is what the worker of its venue says, not this shell's settings."""
     from switchyard.adapters.system_clock import SystemClock
     from switchyard.entrypoints.control.client import deciders_of
-    from switchyard.flow.sending.explain import explain
+    from switchyard.flow.sending.operator import explain
 
     deciders, now = await deciders_of(settings, listing, {row.venue for row in rows}), SystemClock().now()
     return [explain(row, deciders[row.venue], now, doubt) for row in rows]

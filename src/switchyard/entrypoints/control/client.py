@@ -40,8 +40,7 @@ from switchyard.entrypoints.control.messages import (
     socket_path,
 )
 from switchyard.flow.kill.switch import check_kill
-from switchyard.flow.sending.declared import Decider
-from switchyard.flow.sending.operator import check_decision
+from switchyard.flow.sending.operator import Decider, check_decision
 from switchyard.ports.outbox import OutboxListing
 from switchyard.ports.strategies import PdcaStore, StoredRequest
 from switchyard.settings import Settings

@@ -41,7 +41,7 @@ from switchyard.entrypoints.control.messages import (
     RestrictStrategy,
     ToOffice,
 )
-from switchyard.flow.wake import Wake
+from switchyard.flow.clock import Wake
 
 log = structlog.get_logger()
 Reply = TypeVar("Reply", QuotesTold, Restricted)

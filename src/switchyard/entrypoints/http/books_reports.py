@@ -35,7 +35,7 @@ from switchyard.entrypoints.http.errors import json_response, starlette_response
 from switchyard.entrypoints.http.queries import event_cursor, money_cursor, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
-from switchyard.flow.backoffice.unrealised import Price, unrealised
+from switchyard.flow.backoffice.check import Price, unrealised
 from switchyard.ports.books import EntryFilter, ResultsBy, StoredEntry
 
 LEDGER_SCOPE = "admin:ledger"

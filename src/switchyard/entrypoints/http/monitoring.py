@@ -24,7 +24,7 @@ from switchyard.entrypoints.http.transport.addresses import client_address
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header, verifier
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.doors import Guarded
-from switchyard.flow.executions.gate import VenueProblem
+from switchyard.flow.executions.strays import VenueProblem
 from switchyard.flow.health.readiness import ReadinessChecks
 from switchyard.ports.clock import Clock
 from switchyard.settings import Settings

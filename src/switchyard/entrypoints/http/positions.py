@@ -27,8 +27,7 @@ from switchyard.entrypoints.http.keys import derived_response, request_keys
 from switchyard.entrypoints.http.queries import choices, name_cursor, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
-from switchyard.flow.intake.cancel_all import CancelAllService
-from switchyard.flow.intake.closing import CloseService
+from switchyard.flow.intake.orders import CancelAllService, CloseService
 from switchyard.flow.risk.limit_claims import LimitClaims
 from switchyard.ports.clock import Clock
 from switchyard.ports.queries import Accounts, Queries, UnfinishedFilter

@@ -32,9 +32,8 @@ from switchyard.entrypoints.http.errors import InvalidHeader, TooManyStreams
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.protocol import ABORT
 from switchyard.entrypoints.http.transport.revoked import CHECK_SECONDS
-from switchyard.flow.readers.messages import Message
-from switchyard.flow.readers.stream import StreamHub
-from switchyard.flow.readers.subscription import Subscription
+from switchyard.flow.readers.folds import Message
+from switchyard.flow.readers.stream import StreamHub, Subscription
 from switchyard.ports.clock import Clock
 from switchyard.ports.queries import Queries
 

@@ -12,8 +12,8 @@ import structlog
 from switchyard.domain.books.entries import HaltedAccount
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.journal.lines import Offset, Place, SourcePosition
-from switchyard.flow.backoffice.source_reader import POLL_SECONDS, SourceReader
-from switchyard.flow.wake import Wake
+from switchyard.flow.backoffice.source import POLL_SECONDS, SourceReader
+from switchyard.flow.clock import Wake
 from switchyard.ports.books import Ledger, OwnershipLost, SourceState
 from switchyard.ports.bus import Bus, Source
 from switchyard.ports.clock import Clock

@@ -1,24 +1,166 @@
 """Publishes the journal's events to a message broker, in order, each at least once; no order waits for it.
 
-Reads the journal after a place of its own; sends to the publisher; moves the place only after the brokers have
-acknowledged every event up to it.
+Reads the journal after a cursor of its own, holds the relay's lease, and moves the cursor only after the brokers
+have acknowledged.
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple
 
+import msgspec
 import structlog
+from msgspec.structs import replace
 
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.domain.journal.lines import Place
-from switchyard.flow.bus.lease import HeldLease
-from switchyard.flow.bus.previous import PreviousEvents
-from switchyard.flow.bus.source import RelaySource
-from switchyard.flow.wake import Wake
-from switchyard.ports.bus import BusUnavailable, LeaseLost, Publisher, TopicResized
+from switchyard.domain.ids import AccountId, WorkerId
+from switchyard.domain.journal.lines import BusEvent, Place, bus_event, check_follows
+from switchyard.flow.clock import Wake
+from switchyard.flow.traced import EventTraces
+from switchyard.ports.bus import BusUnavailable, Lease, LeaseLost, Publisher, RelayLeases, TopicResized
 from switchyard.ports.clock import Clock
+from switchyard.ports.journal import Journal, Liveness
+from switchyard.ports.queries import Queries
 from switchyard.telemetry.bus_metrics import BusMetrics
+
+# An owner that has not renewed for this long is paused or cut off from the database: another relay takes over, though
+# the owner may still publish. As long as workers wait for each other's lanes.
+SILENCE_SECONDS_MAX = 10.0
+
+
+class HeldLease:
+    """The lease of one topic, as one process sees it; `held` while this process is the owner."""
+
+    def __init__(self, topic: str, owner: WorkerId, *, leases: RelayLeases, liveness: Liveness, clock: Clock) -> None:
+        self._topic = topic
+        self._owner = owner
+        self._leases = leases
+        self._liveness = liveness
+        self._clock = clock
+        self._seen: tuple[int, int] | None = None
+        """Generation and beat of another owner, first seen at `_seen_at`."""
+        self._seen_at = 0.0
+        self.held: Lease | None = None
+
+    async def take(self) -> Lease | None:
+        """Become the owner if there is none, or if it is gone; return the lease as it is, also if another has it."""
+        await self._liveness.hold(self._owner)
+        found = await self._leases.lease(self._topic)
+        if found is not None and not await self._may_take(found):
+            return found
+        self.held = await self._leases.claim(self._topic, self._owner, found)
+        self._seen = None
+        return self.held
+
+    async def renew(self, topic_id: str, place: Place) -> None:
+        """Store the place; raises LeaseLost where another relay has taken over."""
+        assert self.held is not None, "it is not the owner"
+        self.held = await self._leases.renew(self.held, topic_id, place)
+
+    def lose(self) -> None:
+        """Stand by from now on."""
+        self.held = None
+
+    async def _may_take(self, found: Lease) -> bool:
+        if found.owner == self._owner or await self._liveness.dead([found.owner]):
+            return True
+        now, beat = self._clock.monotonic(), (found.generation, found.beat)
+        if self._seen != beat:
+            self._seen, self._seen_at = beat, now
+        return now - self._seen_at > SILENCE_SECONDS_MAX
+
+
+# About 150 bytes each. An account that was dropped is looked up again with its next event.
+ACCOUNTS_MAX = 10_000
+
+
+class PreviousEvents:
+    """The last event of each account, up to where the relay has read."""
+
+    def __init__(self, queries: Queries, accounts_max: int = ACCOUNTS_MAX) -> None:
+        self._queries = queries
+        self._accounts_max = accounts_max
+        self._last: OrderedDict[AccountId, int] = OrderedDict()
+        """The one that was not used for the longest time comes first."""
+
+    async def linked(self, events: Sequence[BusEvent]) -> list[BusEvent]:
+        """The next events, each with the number of the one before it; the caller leaves none out."""
+        linked = []
+        for each in events:
+            account = each.event.account_id
+            previous = self._last.get(account)
+            if previous is None:
+                previous = await self._look_up(account, each.event.seq)
+            assert previous < each.event.seq, "the events are not those after the last"
+            linked.append(replace(each, previous_seq=previous))
+            self._last[account] = each.event.seq
+            self._last.move_to_end(account)
+        while len(self._last) > self._accounts_max:
+            self._last.popitem(last=False)
+        return linked
+
+    def clear(self) -> None:
+        """Forget all accounts, because the next events are not those after the last."""
+        self._last.clear()
+
+    async def _look_up(self, account: AccountId, before: int) -> int:
+        found = await self._queries.last_events(account_id=account, before=before, limit=1)
+        return found[0].seq if found else 0
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """What is in the journal after a place."""
+
+    events: int = 0
+    oldest_at: datetime | None = None
+    """The time of the first of them."""
+
+
+class RelaySource:
+    """One shard of the journal."""
+
+    def __init__(self, journal: Journal, shard: int = 0, traces: EventTraces | None = None) -> None:
+        """`traces`: where traces are on."""
+        self._journal = journal
+        self._traces = traces
+        self._shard = shard
+
+    async def check(self, place: Place) -> None:
+        """Raise HistoryMismatch unless the journal has the event at this place."""
+        if place.seq == 0:
+            return
+        found = await self._journal.last_event(self._shard, place.seq)
+        if (found.seq, found.hash) != (place.seq, place.hash):
+            raise HistoryMismatch(
+                f"the relay has published up to event {place.seq} of epoch {place.epoch} with hash {place.hash}; the "
+                f"last event of the journal up to that number is {found.seq} of epoch {found.epoch} with hash "
+                f"{found.hash}"
+            )
+
+    async def page(self, after: Place, limit: int) -> list[BusEvent]:
+        """The next events; HistoryMismatch at a gap or at another history."""
+        events = [bus_event(event) for event in await self._journal.read(self._shard, after.seq, limit)]
+        place = after
+        for event in events:
+            check_follows(place, event)
+            place = event.place
+        return events if self._traces is None else await self._traces.attached(events)
+
+    async def lag(self, place: Place) -> Lag:
+        """What is after the place; without the numbers that a new epoch leaves out."""
+        oldest = await self._journal.read(self._shard, place.seq, 1)
+        if not oldest:
+            return Lag()
+        head = await self._journal.head(self._shard)
+        skipped = sum(
+            epoch.first_seq - max(epoch.after_seq, place.seq) - 1
+            for epoch in await self._journal.epochs(self._shard)
+            if place.seq < epoch.first_seq <= head.seq
+        )
+        return Lag(max(head.seq - place.seq - skipped, 0), oldest[0].at)
+
 
 log = structlog.get_logger()
 

@@ -27,9 +27,9 @@ from switchyard.domain.ids import OrderId
 from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.orders.keys import KeyEntry
 from switchyard.domain.orders.outbox import OrderState
+from switchyard.flow.clock import Wake
 from switchyard.flow.commit.groups import Answer, Decided, Decision, Failed, Group, Unit, gather, of_change, of_order
 from switchyard.flow.commit.states import OrderStateCache
-from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock, Randomness, fresh_ulid
 from switchyard.ports.journal import Journal
 from switchyard.telemetry.metrics import Metrics

@@ -1,12 +1,11 @@
 """The recorder: applies a venue's execution reports, each once, in whatever order they arrive, page by page.
 
-Reads reports from the venue and the states of their orders; proposes to the sequencer what they change, and writes its
-own cursor. A report that cannot be stored, or that corrects an earlier execution, is set aside, and the others are
-applied.
+Reads reports from the venue and the states of their orders; proposes to the sequencer what they change, and writes
+its own cursor. Reports that came with an answer are settled with it; gaps in a venue's numbers are noticed.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 
@@ -31,25 +30,81 @@ from switchyard.domain.orders.reports import (
 )
 from switchyard.domain.risk.claims import TradingDay
 from switchyard.domain.values import ZERO
+from switchyard.flow.clock import Wake
 from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.commit.sequencer import Contention, Sequencer
-from switchyard.flow.executions.confirm import ConfirmedEnds
-from switchyard.flow.executions.gate import VenueGate
-from switchyard.flow.executions.identify import is_known_end, new_reports, of_order, unstorable_field
-from switchyard.flow.executions.inline_reports import InlineReports
-from switchyard.flow.executions.left import LeftOrders
-from switchyard.flow.executions.revisions import Revisions
-from switchyard.flow.executions.strays import IsOurs, Strays, is_never_ours, note_reused_id
+from switchyard.flow.executions.revisions import ConfirmedEnds, Revisions
+from switchyard.flow.executions.strays import (
+    IsOurs,
+    LeftOrders,
+    Strays,
+    VenueGate,
+    is_known_end,
+    is_never_ours,
+    new_reports,
+    note_reused_id,
+    of_order,
+    unstorable_field,
+)
 from switchyard.flow.health.copies import CopyWatch
-from switchyard.flow.lost_amends import LostAmends
-from switchyard.flow.wake import Wake
+from switchyard.flow.lost_history import LostAmends
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
 from switchyard.ports.venue import ReportPage, Venue, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 from switchyard.telemetry.traces import call_for
+
+# The recorder reads a report soon after it came with an answer; one that it reads later is recognised by its recorded
+# execution, which takes a query.
+APPLIED_MAX = 4_096
+
+Key = tuple[VenueClientOrderId, str]
+
+
+class InlineReports:
+    """The reports of one venue that came with its answers."""
+
+    def __init__(
+        self,
+        decision: Callable[[ExecutionReport, Order, datetime], Decision | None],
+        note_applied: Callable[[OrderState, Change, ExecutionReport], None],
+    ) -> None:
+        """`decision` applies a report; None if only the recorder can."""
+        self._decision = decision
+        self._note_applied = note_applied
+        self._under_way: set[Key] = set()
+        self._ended = asyncio.Event()
+        self._applied: dict[Key, None] = {}
+
+    def begin(self, order: Order, reports: Sequence[ExecutionReport], now: datetime) -> list[Decision]:
+        """Return the decisions that apply the reports on the order, or none; otherwise `end` must follow."""
+        decisions = [found for report in reports if (found := self._decision(report, order, now)) is not None]
+        if len(decisions) < len(reports):
+            return []  # in the order of the stream, or not at all
+        self._under_way.update([(report.venue_client_order_id, report.exec_id) for report in reports])
+        return decisions
+
+    def end(self, reports: Sequence[ExecutionReport], applied: Sequence[Decided]) -> None:
+        """Take note that the first of these reports were applied; the others are left to the recorder."""
+        for report, (before, change) in zip(reports, applied, strict=False):
+            self._applied[report.venue_client_order_id, report.exec_id] = None
+            self._note_applied(before, change, report)
+        self._under_way.difference_update([(report.venue_client_order_id, report.exec_id) for report in reports])
+        while len(self._applied) > APPLIED_MAX:
+            del self._applied[next(iter(self._applied))]
+        self._ended.set()
+
+    async def others(self, reports: Sequence[ExecutionReport]) -> list[ExecutionReport]:
+        """The reports that are still to be applied; waits for those that are being committed with their answers."""
+        keys = [(report.venue_client_order_id, report.exec_id) for report in reports]
+        await asyncio.sleep(0)  # an answer that has arrived before its report is recorded first, and the report with it
+        while not self._under_way.isdisjoint(keys):
+            self._ended.clear()
+            await self._ended.wait()
+        return [report for report, key in zip(reports, keys, strict=True) if key not in self._applied]
+
 
 log = structlog.get_logger()
 
@@ -438,3 +493,46 @@ class Recorder:
         elif client_id in self.behind or len(self.behind) < BEHIND_MAX:
             self.behind[client_id] = reported_qty
             self.fell_behind.notify()
+
+
+# Reports may come out of order: the missing ones follow within this time.
+GAP_SECONDS = 10.0
+PAUSE_SECONDS = 1.0
+
+
+class GapWatch:
+    """Watches one venue without a lookup, or whose sweep is switched off."""
+
+    def __init__(self, venue: VenueName, recorder: Recorder, *, clock: Clock, metrics: Metrics) -> None:
+        self._venue = venue
+        self._recorder = recorder
+        self._clock = clock
+        self._metrics = metrics
+        self._since: dict[VenueClientOrderId, tuple[Decimal, float]] = {}
+        self._alarmed: dict[VenueClientOrderId, Decimal] = {}
+
+    async def run(self) -> None:
+        """Watch for as long as the process lives."""
+        while True:
+            self.run_once()
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    def run_once(self) -> int:
+        """Raise an alarm, once, for each total that has been ahead of our fills for too long; returns how many."""
+        now = self._clock.monotonic()
+        behind = self._recorder.behind
+        self._since = {
+            client_id: known if (known := self._since.get(client_id)) and known[0] == total else (total, now)
+            for client_id, total in behind.items()
+        }
+        self._alarmed = {client_id: total for client_id, total in self._alarmed.items() if client_id in behind}
+        late = [
+            (client_id, total)
+            for client_id, (total, since) in self._since.items()
+            if now - since >= GAP_SECONDS and self._alarmed.get(client_id) != total
+        ]
+        for client_id, total in late:
+            self._alarmed[client_id] = total
+            self._metrics.quantity_gaps.inc()
+            log.error("quantity_gap", venue=self._venue, client_order_id=client_id, filled_there=str(total))
+        return len(late)

@@ -18,8 +18,8 @@ from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxRow
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.values import ZERO
+from switchyard.flow.clock import Wake
 from switchyard.flow.commit.sequencer import Commit
-from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Accepted, VenueOrder

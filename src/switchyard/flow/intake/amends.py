@@ -46,10 +46,9 @@ from switchyard.domain.risk.checks import WAIVED_FOR_REDUCING, OrderContext, Vio
 from switchyard.domain.risk.claims import reserve_price, reserved
 from switchyard.domain.values import converted, require_numbers, struct_digest
 from switchyard.flow.commit.sequencer import Commit
-from switchyard.flow.intake.duplicates import DuplicateWatch
+from switchyard.flow.intake.order_intake import DuplicateWatch
 from switchyard.flow.risk.limit_claims import LimitClaims
-from switchyard.flow.risk.order_rate import OrderRate
-from switchyard.flow.risk.pre_trade import PreTradeRisk
+from switchyard.flow.risk.pre_trade import OrderRate, PreTradeRisk
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import KeyStore

@@ -7,8 +7,9 @@ the database's clock: a minute boundary or a gateway with a wrong clock does not
 Reads the key store and orders; places through `OrderIntake`.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -29,12 +30,11 @@ from switchyard.domain.orders.keys import (
 from switchyard.domain.orders.lifecycle import is_final
 from switchyard.domain.orders.order import Order, OrderRequest, ended_unsent, order_digest
 from switchyard.domain.orders.outbox import is_proven_unsent
-from switchyard.flow.intake.order_intake import OrderIntake
-from switchyard.flow.intake.requests import IdempotentRequest, KeyCache, Placement, request_id
+from switchyard.flow.intake.order_intake import IdempotentRequest, KeyCache, OrderIntake, Placement, request_id
 from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.queries import KeyStore, Queries
+from switchyard.ports.queries import KeyId, KeyStore, Queries
 from switchyard.settings import IdempotencySettings
 from switchyard.telemetry.metrics import Metrics
 
@@ -242,3 +242,38 @@ def _progress(order: Order | None) -> DerivedStatus:
     if order is None or order.status in ("ACCEPTED", "SENDING", "UNKNOWN"):
         return "processing"
     return "failed" if order.status == "REJECTED" or ended_unsent(order) else "duplicate_detected"
+
+
+PAGE = 500
+# A page takes a millisecond or two; the pause leaves the database to the incoming orders.
+PAUSE_SECONDS = 0.2
+# Pause between two walks. Keys live for at least an hour, so a minute more does not matter.
+REST_SECONDS = 60.0
+
+
+class Reaper:
+    """Walks through the key store again and again."""
+
+    def __init__(self, keys: KeyStore, clock: Clock, metrics: Metrics, *, kept: Collection[str] = ()) -> None:
+        """`kept`: operations whose keys are never removed."""
+        self._keys = keys
+        self._kept = frozenset(kept)
+        # The database's clock: a gateway whose own clock is an hour ahead must not remove valid keys.
+        self._clock = clock
+        self._metrics = metrics
+        self._after: KeyId | None = None
+
+    async def run(self) -> None:
+        """Remove keys until cancelled."""
+        while True:
+            await self.run_once()
+            await asyncio.sleep(PAUSE_SECONDS if self._after is not None else REST_SECONDS)
+
+    async def run_once(self) -> int:
+        """Process one page; returns how many keys were removed."""
+        reaped = await self._keys.reap(self._clock.now(), self._clock.jumped_at, self._after, PAGE, self._kept)
+        self._after = reaped.after
+        if reaped.count:
+            self._metrics.reaped.inc(reaped.count)
+            log.info("expired_keys_removed", count=reaped.count)
+        return reaped.count

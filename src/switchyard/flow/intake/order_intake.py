@@ -5,10 +5,13 @@ Reads the cache, the key store and rejected orders; writes orders with their key
 a key, so two requests with one key cannot both place an order. What differs between the operations is their `KeyRules`.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 import msgspec
+import structlog
 
 from switchyard.domain import decisions
 from switchyard.domain.errors import (
@@ -33,21 +36,251 @@ from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.orders.closing import CloseRequest, close_request, closing_order
 from switchyard.domain.orders.keys import KeyEntry
 from switchyard.domain.orders.order import OrderRequest, checked
-from switchyard.domain.risk.checks import CheckResult, Closes, DryRun, OrderContext, dry_run_of, killed, violation_of
+from switchyard.domain.risk.checks import (
+    CheckResult,
+    Closes,
+    DryRun,
+    OrderContext,
+    Violation,
+    dry_run_of,
+    killed,
+    violation_of,
+)
 from switchyard.domain.values import converted, require_numbers
 from switchyard.flow.active_kills import ActiveKills
-from switchyard.flow.health.choice import VenueChoice
-from switchyard.flow.intake.duplicates import DuplicateWatch
-from switchyard.flow.intake.requests import IdempotentRequest, KeyCache, KeyRules, Placement
+from switchyard.flow.health.venues import VenueChoice
 from switchyard.flow.risk.contents import RecentContents
 from switchyard.flow.risk.limit_claims import LimitClaim, LimitClaims
-from switchyard.flow.risk.order_rate import OrderRate
-from switchyard.flow.risk.pre_trade import PreTradeRisk
+from switchyard.flow.risk.pre_trade import OrderRate, PreTradeRisk
 from switchyard.flow.routing.window import AdmissionWindow
+from switchyard.ports.cache import Cache, CacheEntry, CacheStatus
 from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import KeyStore
 from switchyard.ports.quotes import Quotes
+from switchyard.telemetry.metrics import Metrics
+
+
+class IdempotentRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The identity of a request: the same account, operation and key mean the same order."""
+
+    account_id: AccountId
+    operation: str
+    key: str
+    """Empty for a request without a key: each of those is an order of its own."""
+    digest: str
+    """Of the request's content: the same key with another digest is a conflict."""
+    created_at: datetime
+    ttl: timedelta
+    trace_id: str | None = None
+    requested_at: datetime | None = None
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """The order that belongs to a request."""
+
+    order_id: OrderId
+    entry: KeyEntry | None = None
+    """The key's row; none for a request without a key and for an answer from the cache."""
+    replayed: bool = False
+    """Whether an earlier request placed the order; that request's digest may differ."""
+    previous: KeyEntry | None = None
+    """The row that this placement replaced, if the key is reused and its row still existed."""
+    cached: CacheEntry | None = None
+    """The cache entry that answered the request; none where the key store was asked."""
+    violation: Violation | None = None
+    """Why the new order was rejected; of an earlier order `OrderIntake.rejection` tells."""
+
+    @property
+    def reuses_expired_key(self) -> bool:
+        """Whether this is a new order under a key whose earlier order was older than the key's time to live."""
+        if self.replayed or self.entry is None or self.entry.generation == 0:
+            return False
+        return self.previous is None or self.previous.expires_at <= self.entry.created_at
+
+
+class KeyRules(Protocol):
+    """How one operation treats its keys."""
+
+    def may_answer_from_cache(self, request: IdempotentRequest, cached: CacheEntry) -> bool:
+        """Whether this cache entry answers the request without a look in the key store."""
+        ...
+
+    async def may_reuse_key(self, request: IdempotentRequest, entry: KeyEntry) -> bool:
+        """Whether the key may start a new generation, with a new order, although `entry` holds it."""
+        ...
+
+
+class KeyCache:
+    """Lookups by request and writes by key entry; without a cache every lookup is a miss."""
+
+    def __init__(self, cache: Cache | None, ttl: timedelta) -> None:
+        self._cache = cache
+        self._ttl = ttl
+
+    async def find(self, request: IdempotentRequest) -> CacheEntry | None:
+        """Return the entry of the same request; the same key with another digest is a miss, and so is a failure.
+
+        A request that failed may be tried again, and a late fill can contradict its failure: the key store decides.
+        """
+        if self._cache is None:
+            return None
+        entry = await self._cache.get(request.account_id, request.operation, request.key)
+        if entry is None or entry.status == "failed" or entry.request_digest != request.digest:
+            return None
+        return entry
+
+    def keep(
+        self,
+        entry: KeyEntry,
+        status: CacheStatus,
+        *,
+        now: datetime,
+        http_status: int | None = None,
+        response: str | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Copy the key store's entry into the cache, in the background."""
+        if self._cache is None:
+            return
+        self._cache.put(
+            CacheEntry(
+                account_id=entry.account_id,
+                operation=entry.operation,
+                idempotency_key=entry.idempotency_key,
+                generation=entry.generation,
+                request_digest=entry.request_digest,
+                order_id=entry.order_id,
+                request_id=request_id(entry.order_id),
+                status=status,
+                http_status=http_status,
+                response=response,
+                error=error,
+                created_at=entry.created_at,
+                expires_at=min(entry.expires_at, now + self._ttl),
+            )
+        )
+
+
+def request_id(order_id: OrderId) -> str:
+    """Return the id of the request that placed an order; each order has one such request."""
+    return "req_" + order_id.removeprefix("ord_")
+
+
+log = structlog.get_logger()
+
+WINDOW_SECONDS = 300
+# The window moves in steps of this length, so it covers the last 290 to 300 seconds.
+SLOT_SECONDS = 10
+SLOTS = WINDOW_SECONDS // SLOT_SECONDS
+# With fewer requests a rate says nothing: at the default threshold of 5 %, one repeated request would be an alarm.
+REQUESTS_MIN = 20
+
+
+class HighDuplicateRate(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of an alarm: the rate is above the threshold."""
+
+    duplicates: int
+    orders: int
+    threshold: float
+
+
+class DuplicateRate:
+    """Duplicates divided by orders placed in the last 5 minutes, in a fixed amount of memory."""
+
+    def __init__(self, threshold: float, clock: Clock) -> None:
+        self._threshold = threshold
+        self._clock = clock
+        # A ring of counts: slot number n is at index n modulo SLOTS.
+        self._orders = [0] * SLOTS
+        self._duplicates = [0] * SLOTS
+        self._slot = self._current_slot()
+        self._alarm_slot: int | None = None
+
+    def record(self, *, is_duplicate: bool) -> HighDuplicateRate | None:
+        """Count a request; returns an alarm if the rate is too high, at most one per window."""
+        self._clear_old_slots()
+        index = self._slot % SLOTS
+        self._orders[index] += not is_duplicate
+        self._duplicates[index] += is_duplicate
+        if not is_duplicate:
+            return None  # a new order can only lower the rate
+        if self._alarm_slot is not None and self._slot - self._alarm_slot < SLOTS:
+            return None
+        orders, duplicates = sum(self._orders), sum(self._duplicates)
+        if orders + duplicates < REQUESTS_MIN or self.rate() <= self._threshold:
+            return None
+        self._alarm_slot = self._slot
+        return HighDuplicateRate(duplicates=duplicates, orders=orders, threshold=self._threshold)
+
+    def rate(self) -> float:
+        """Return the current rate; infinite if there are duplicates only, as from a client that repeats without end."""
+        self._clear_old_slots()
+        orders, duplicates = sum(self._orders), sum(self._duplicates)
+        if not orders:
+            return math.inf if duplicates else 0.0
+        return duplicates / orders
+
+    def _clear_old_slots(self) -> None:
+        """Set the slots to zero that have left the window since the last call."""
+        current = self._current_slot()
+        if current == self._slot:
+            return
+        for slot in range(max(self._slot + 1, current - SLOTS + 1), current + 1):
+            self._orders[slot % SLOTS] = self._duplicates[slot % SLOTS] = 0
+        self._slot = current
+
+    def _current_slot(self) -> int:
+        # Monotonic, so that a step of the wall clock neither drops duplicates nor counts old ones again.
+        return int(self._clock.monotonic() // SLOT_SECONDS)
+
+
+class DuplicateWatch:
+    """Counts placements in the metrics and logs duplicates."""
+
+    def __init__(self, metrics: Metrics, *, rate: DuplicateRate | None, logs: bool) -> None:
+        """Without `rate` there is no alarm; `logs` enables a log line per duplicate."""
+        self._metrics = metrics
+        self._rate = rate
+        self._logs = logs
+
+    def count_new_order(self) -> None:
+        """Count a new order."""
+        self._metrics.accepted.inc()
+        self._metrics.placed.inc()
+        if self._rate is not None:
+            self._rate.record(is_duplicate=False)
+
+    def count(self, placement: Placement) -> None:
+        """Count a request: a duplicate or a new order, perhaps under a reused key."""
+        entry = placement.entry
+        if entry is None:  # a request without a key
+            self.count_new_order()
+            return
+        if placement.replayed:
+            self.count_duplicate(entry.account_id, entry.idempotency_key, entry.order_id)
+            return
+        self.count_new_order()
+        if placement.reuses_expired_key:
+            # Not a duplicate, but a client that reuses keys may have a defect.
+            log.warning("expired_key_reused", account_id=entry.account_id, idempotency_key=entry.idempotency_key)
+            self._metrics.expired_reuse.inc()
+
+    def count_duplicate(self, account: AccountId, key: str, order_id: OrderId) -> None:
+        """Count a repeat of an earlier request, for which no second order was placed."""
+        self._metrics.replayed.inc()
+        self._metrics.prevented.inc()
+        if self._logs:
+            log.info("duplicate_prevented", account_id=account, idempotency_key=key, order_id=order_id)
+        alarm = self._rate.record(is_duplicate=True) if self._rate is not None else None
+        if alarm is not None:
+            log.error(
+                "duplicate_rate_high",
+                duplicates=alarm.duplicates,
+                orders=alarm.orders,
+                threshold=alarm.threshold,
+            )
+
 
 NOTHING_TO_CLOSE = (NotFound, PositionClosing, PositionMoved)
 """Why no order was placed or stored for a request to close a position."""

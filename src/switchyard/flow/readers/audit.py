@@ -12,9 +12,9 @@ from switchyard.domain.journal.changes import Change, Cursor
 from switchyard.domain.journal.events import SYSTEM_ACCOUNT, event
 from switchyard.domain.journal.facts import CutFact
 from switchyard.domain.journal.lines import line_hash, parse_head, parse_line
+from switchyard.flow.clock import Wake
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.flow.readers.head import HEAD_SECONDS, check_history, head_content
-from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.files import AuditFile
 from switchyard.ports.journal import PAGE_MAX, Head, HeadFile, Journal, Lines

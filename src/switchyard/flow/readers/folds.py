@@ -1,15 +1,19 @@
-"""Folds the events of orders into stream messages: whole snapshots and reports, the same at every gateway.
+"""Stream messages: folds the events of orders into whole snapshots and reports, and keeps the latest for new
+subscribers.
 
-Reads the earlier events of an order that it does not have yet; writes nothing. `StreamHub` has one for the live events,
-and every replay has its own, because a fold cannot go back.
+Reads the earlier events of an order that it does not have yet; writes nothing.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+import msgspec
 
 from switchyard.domain.ids import OrderId
 from switchyard.domain.journal import replay
-from switchyard.domain.journal.events import NEW_ORDER_EVENTS, JournalEvent, encode
+from switchyard.domain.journal.events import NEW_ORDER_EVENTS, ORDER_EVENTS, JournalEvent, encode
 from switchyard.domain.journal.facts import ReportFact
 from switchyard.domain.journal.lines import (
     data_of,
@@ -19,9 +23,47 @@ from switchyard.domain.journal.lines import (
     decode_report_fact,
 )
 from switchyard.domain.orders.order import Order, snapshot
-from switchyard.flow.readers.messages import Message, has_message
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.queries import Queries
+
+if TYPE_CHECKING:
+    from switchyard.flow.readers.stream import Subscription
+
+
+Scope = Literal["account", "order"]
+Topic = tuple[Scope, str]
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of a stream; `id` is the journal number to continue after, `data` is JSON."""
+
+    id: int
+    event: str
+    data: bytes
+
+
+def has_message(event: JournalEvent) -> bool:
+    """Whether streams show the event: it changed an order, or is a report on one."""
+    return event.type in ORDER_EVENTS or event.type == "ExecutionReport"
+
+
+def signal_of(event: JournalEvent) -> Message:
+    """A message without data, for subscribers that only wait for something to happen."""
+    return Message(event.seq, "execution_report" if event.type == "ExecutionReport" else "order_update", b"")
+
+
+def resync_message(topic: Topic, last_event_id: int, start: int) -> Message:
+    """Tell the subscriber to load events up to `start` from the events endpoint; the stream continues after `start`."""
+    scope, id = topic
+    data = {
+        "scope": scope,
+        "id": id,
+        "lastEventId": last_event_id,
+        "oldestAvailableId": start,
+        "eventsEndpoint": f"/{scope}s/{quote(id, safe='')}/events",
+    }
+    return Message(start, "resync_required", encode(data))
+
 
 # About 2 KB each. An order that was dropped is loaded again with its next event.
 ORDERS_MAX = 10_000
@@ -143,3 +185,59 @@ def _accepted(event: JournalEvent) -> OrderFold:
     decode = decode_accepted_fact if event.type == "OrderAccepted" else decode_rejected_fact
     fact = decode(data_of(event))
     return OrderFold(replay.accepted(event.account_id, event.order_id, fact))
+
+
+# Trimming looks at every subscriber, so it waits until this many messages are stored.
+TRIM_MIN = 64
+# A full backlog is trimmed after another sixteenth of its capacity, not after every message.
+TRIM_SHARE = 16
+
+
+class Backlog:
+    """Numbers messages from 0 on; a subscriber has the number of the message that it reads next."""
+
+    def __init__(self, capacity: int) -> None:
+        self.subscriptions: set[Subscription] = set()
+        self.waiting: set[Subscription] = set()
+        """Subscribers that have read everything and wait for their turn."""
+        self.urgent: set[Subscription] = set()
+        """Subscribers that have read everything and are woken with the next message: requests wait for them."""
+        self.readers = 0
+        """Subscribers that need the data of messages."""
+        self._capacity = capacity
+        self._messages: list[Message] = []
+        self._first = 0
+        self._trim_size = self._next_trim_size()
+
+    @property
+    def end(self) -> int:
+        """The number that the next message gets."""
+        return self._first + len(self._messages)
+
+    def add(self, message: Message) -> int:
+        """Store a message and return how many subscribers were ended because they are too far behind."""
+        self._messages.append(message)
+        return self._trim() if len(self._messages) >= self._trim_size else 0
+
+    def read(self, start: int, limit: int) -> list[Message]:
+        """Return up to `limit` messages from a number on."""
+        offset = start - self._first
+        assert offset >= 0, "a message was dropped before its last subscriber read it"
+        return self._messages[offset : offset + limit]
+
+    def _trim(self) -> int:
+        """End the subscribers that are more than the capacity behind; drop what all others have read."""
+        floor = self.end - self._capacity
+        slow = [one for one in self.subscriptions if one.next_number < floor and not one.ended.done()]
+        for subscription in slow:
+            subscription.end("slow")
+        reading = [one.next_number for one in self.subscriptions if not one.ended.done()]
+        first = min(reading, default=self.end)
+        del self._messages[: first - self._first]
+        self._first = first
+        self._trim_size = self._next_trim_size()
+        return len(slow)
+
+    def _next_trim_size(self) -> int:
+        full = self._capacity + max(1, self._capacity // TRIM_SHARE)
+        return min(max(TRIM_MIN, 2 * len(self._messages)), full)

@@ -1,20 +1,21 @@
-"""Detects that an older database was restored, by signed copies of the journal's head outside the database.
+"""Detects an older database and a second installation: signed copies of the journal's head, and a lease.
 
-`HeadKeeper` reads the journal's head and writes the copies: in the data folder, in the state folder and on Redis.
-`AuditWriter` writes one beside its file.
+`HeadKeeper` writes the head to the data folder, the state folder and Redis, and compares them at the start; the
+lease is taken beside each of them.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 import structlog
 
-from switchyard.domain.errors import HistoryMismatch, SwitchyardError
+from switchyard.domain.errors import AlreadyRunning, HistoryMismatch, SwitchyardError
 from switchyard.domain.journal.lines import SignedHead, parse_head, stamp
 from switchyard.ports.clock import Clock
-from switchyard.ports.journal import Head, HeadFile, Journal
+from switchyard.ports.journal import Head, HeadFile, Journal, Lease
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -204,3 +205,62 @@ class HeadKeeper:
         if place_of(kept) == head:
             return kept.database == self._database  # a database that was moved is known by its new place
         return (kept.epoch, kept.seq) > (head.epoch, head.seq)
+
+
+# A database that moved to another machine starts after this time.
+TTL: Final = timedelta(seconds=10)
+# Four tries within the time.
+RENEW_SECONDS: Final = 2.0
+
+
+class InstallationLease:
+    """Keeps the lease for a process; `lost_to` is another holder while there is one."""
+
+    def __init__(self, lease: Lease, holder: str, *, clock: Clock, metrics: Metrics) -> None:
+        self._lease = lease
+        self._holder = holder
+        self._clock = clock
+        self._metrics = metrics
+        self.lost_to: str | None = None
+
+    async def open(self) -> None:
+        """Take the lease; raises AlreadyRunning if another database still renews it. Without an answer, go on."""
+        gives_up_at = self._clock.monotonic() + TTL.total_seconds() + RENEW_SECONDS
+        while True:
+            try:
+                held_by = await self._take()
+            except OSError as error:
+                log.warning("lease_not_taken", lease=self._lease.name, error=str(error))
+                return
+            if held_by == self._holder:
+                return
+            if self._clock.monotonic() >= gives_up_at:
+                raise AlreadyRunning(
+                    f"a copy of this database is running, and two copies execute orders twice: {held_by} holds "
+                    f"{self._lease.name}, this one is {self._holder}. Stop the other one. If this one goes on, run "
+                    "`switchyard db restored` before the start"
+                )
+            await asyncio.sleep(RENEW_SECONDS)
+
+    async def run(self) -> None:
+        """Renew the lease for as long as the process lives."""
+        while True:
+            await self.run_once()
+            await asyncio.sleep(RENEW_SECONDS)
+
+    async def run_once(self) -> None:
+        """Renew the lease, and note whether another database has it."""
+        try:
+            held_by = await self._take()
+        except OSError:
+            return  # the cache tells that Redis is away
+        lost_to = None if held_by == self._holder else held_by
+        if lost_to is not None and self.lost_to is None:
+            log.critical("lease_lost", lease=self._lease.name, holder=lost_to)
+        elif lost_to is None and self.lost_to is not None:
+            log.warning("lease_held_again", lease=self._lease.name)
+        self.lost_to = lost_to
+        self._metrics.lease_lost.set(lost_to is not None)
+
+    async def _take(self) -> str:
+        return await asyncio.to_thread(self._lease.take, self._holder, TTL)

@@ -1,29 +1,185 @@
-"""Fans journal events out to subscribers, without gaps and without repeats.
+"""Fans journal events out to subscribers, without gaps and without repeats, in turns.
 
 A message's id is the journal number of its event, so any gateway can continue a stream that another one started.
-Events carry changes, so `OrderFolds` makes the messages; an event without a subscriber is not folded. Reads the journal
-and, for replays and for orders that began earlier, the queries; writes nothing.
+Reads the journal; writes nothing.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Literal
 
 import structlog
 
 from switchyard.domain.errors import QueueFull, Unavailable
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.events import JournalEvent
-from switchyard.flow.readers.backlog import Backlog
-from switchyard.flow.readers.folds import ORDERS_MAX, OrderFolds
-from switchyard.flow.readers.messages import Message, Scope, Topic, has_message, resync_message, signal_of
-from switchyard.flow.readers.subscription import Subscription
-from switchyard.flow.readers.turns import Turns
-from switchyard.flow.wake import Wake
+from switchyard.flow.clock import Wake
+from switchyard.flow.readers.folds import (
+    ORDERS_MAX,
+    Backlog,
+    Message,
+    OrderFolds,
+    Scope,
+    Topic,
+    has_message,
+    resync_message,
+    signal_of,
+)
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Queries
 from switchyard.telemetry.metrics import Metrics
+
+EndReason = Literal["slow", "closing"]
+
+
+class Subscription:
+    """A subscriber's position in the stream of an account or an order; created by `StreamHub.subscribe`."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        backlog: Backlog,
+        *,
+        missed: "Callable[[Subscription], AsyncIterator[list[Message]]]",
+        page_size: int,
+        urgent: bool,
+    ) -> None:
+        self.topic = topic
+        self.urgent = urgent
+        self.start = 0
+        """Messages above this number arrive in the backlog; those up to it are read from the ring or the journal."""
+        self.place = 0
+        """The number of the newest message that was returned, or the subscriber's own last event id."""
+        self.next_number = backlog.end
+        """The backlog's number of the message to read next."""
+        self.ended: asyncio.Future[EndReason] = asyncio.get_running_loop().create_future()
+        self._backlog = backlog
+        self._waiting = backlog.urgent if urgent else backlog.waiting
+        self._missed = missed
+        self._page_size = page_size
+        self._arrived = asyncio.Event()
+
+    async def batches(self, silence_seconds: float) -> AsyncGenerator[list[Message], None]:
+        """Missed messages, then new ones; an empty batch after `silence_seconds` without a message."""
+        async for batch in self._missed(self):
+            if self.ended.done():
+                return
+            self.place = batch[-1].id
+            yield batch
+        while not self.ended.done():
+            if taken := self._backlog.read(self.next_number, self._page_size):
+                self.next_number += len(taken)
+                # The backlog fills from registration on, so its first messages may have been replayed already.
+                if batch := [message for message in taken if message.id > self.place]:
+                    self.place = batch[-1].id
+                    yield batch
+            elif not await self._has_arrived_within(silence_seconds):
+                yield []
+
+    def wake(self) -> bool:
+        """Let the subscriber read; false if it was not waiting."""
+        if self not in self._waiting:
+            return False
+        self._waiting.remove(self)
+        self._arrived.set()
+        return True
+
+    def end(self, reason: EndReason) -> None:
+        """Deliver no more messages; a new subscription can continue after `place`."""
+        if not self.ended.done():
+            self.ended.set_result(reason)
+            self.wake()
+
+    async def _has_arrived_within(self, seconds: float) -> bool:
+        self._arrived.clear()
+        self._waiting.add(self)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.discard(self)
+        return True
+
+
+# Less than a millisecond of work, usually: what an order may have to wait for.
+READERS_PER_TURN = 8
+# An account with many streams leaves most of a turn to others.
+READERS_PER_ACCOUNT = 2
+# Streams get at most a quarter of the event loop's time.
+REST_FACTOR = 3.0
+# The work of others counts as the turn's own if it falls between, so the rest has an upper bound.
+TURN_REST_SECONDS_MAX = 0.02
+
+
+class Turns:
+    """The accounts whose streams have something to write; a task runs while there are any."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, _Work] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, account: str, backlog: Backlog) -> None:
+        """Wake the waiting subscribers of the account's backlog in due course."""
+        if not backlog.waiting:
+            return
+        work = self._accounts.get(account)
+        if work is None:
+            work = self._accounts[account] = _Work()
+        work.backlogs[backlog] = None
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._accounts:
+                started = loop.time()
+                self._take_turn()
+                # The subscribers that were woken write now.
+                await asyncio.sleep(0)
+                await asyncio.sleep(min((loop.time() - started) * REST_FACTOR, TURN_REST_SECONDS_MAX))
+        finally:
+            self._task = None
+
+    def _take_turn(self) -> None:
+        left = READERS_PER_TURN
+        while self._accounts and left > 0:
+            account = next(iter(self._accounts))
+            work = self._accounts.pop(account)
+            left -= work.wake(min(left, READERS_PER_ACCOUNT))
+            if work.remains:
+                self._accounts[account] = work
+
+
+class _Work:
+    """One account's streams that have something to write."""
+
+    def __init__(self) -> None:
+        self.backlogs: dict[Backlog, None] = {}
+        self._readers: list[Subscription] = []
+
+    @property
+    def remains(self) -> bool:
+        return bool(self.backlogs or self._readers)
+
+    def wake(self, count: int) -> int:
+        """Wake up to `count` subscribers and return their number."""
+        woken = 0
+        while woken < count:
+            if self._readers:
+                woken += self._readers.pop().wake()
+            elif self.backlogs:
+                backlog = next(iter(self.backlogs))
+                del self.backlogs[backlog]
+                self._readers = list(backlog.waiting)
+            else:
+                break
+        return woken
+
 
 log = structlog.get_logger()
 

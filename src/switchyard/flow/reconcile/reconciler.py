@@ -4,7 +4,8 @@ Reads the ledger, the gateway's rows and the venues; writes only breaks. It repa
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -13,25 +14,51 @@ import structlog
 
 from switchyard.domain.books.entries import BookedAccount, LedgerEntry, parse_entry
 from switchyard.domain.errors import CannotStart, OutcomeUnknown, Unavailable
-from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
+from switchyard.domain.market.health import Check
+from switchyard.domain.orders.amends import current_id
+from switchyard.domain.orders.order import Order
 from switchyard.domain.reconcile.breaks import (
     BREAK_CLASSES,
     BREAK_STATES,
+    CURRENT_STATES,
+    Break,
     Difference,
     Findings,
     StatementFill,
     break_id,
+    needed_former,
+    settled,
 )
-from switchyard.domain.reconcile.matching import fills_scope, gateway_scope, open_orders_scope, orphan, recorded_ids
-from switchyard.flow.reconcile.collected import Collected
-from switchyard.flow.reconcile.gateway_side import GatewaySide
-from switchyard.flow.reconcile.ledger_fold import AccountFold, LedgerFold
-from switchyard.flow.reconcile.open_orders import compare_open_orders
-from switchyard.flow.reconcile.orphans import Orphans
-from switchyard.flow.reconcile.settling import current_breaks, settle
-from switchyard.flow.reconcile.statement_match import AccountsOf, StatementMatch, TooMany
-from switchyard.flow.reconcile.tables import compare_tables_of
-from switchyard.ports.books import ENTRIES_MAX, BreakStore, LedgerDump, LedgerLookup, ManualLedger
+from switchyard.domain.reconcile.matching import (
+    OpenThere,
+    fills_scope,
+    gateway_scope,
+    open_order_difference,
+    open_orders_scope,
+    orphan,
+    recorded_ids,
+)
+from switchyard.flow.reconcile.matching import (
+    AccountFold,
+    AccountsOf,
+    Collected,
+    GatewaySide,
+    LedgerFold,
+    Orphans,
+    StatementMatch,
+    TooMany,
+    compare_tables_of,
+)
+from switchyard.ports.books import (
+    BREAKS_MAX,
+    ENTRIES_MAX,
+    BreakFilter,
+    BreakStore,
+    LedgerDump,
+    LedgerLookup,
+    ManualLedger,
+)
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
@@ -39,6 +66,87 @@ from switchyard.ports.venue import VenueStatement, VenueUnavailable
 from switchyard.telemetry.reconcile_metrics import ReconcileMetrics
 
 log = structlog.get_logger()
+
+
+async def current_breaks(breaks: BreakStore) -> dict[str, Break]:
+    """All breaks that are not closed."""
+    found: dict[str, Break] = {}
+    after = ""
+    while page := await breaks.page(BreakFilter(states=CURRENT_STATES, after=after)):
+        found |= {one.break_id: one for one in page}
+        after = page[-1].break_id
+    return found
+
+
+async def settle(
+    breaks: BreakStore, known: Mapping[str, Break], findings: Findings, now: datetime, confirm_after: timedelta
+) -> None:
+    """Write what becomes of the breaks; `known` are those that are not closed."""
+    new = needed_former(known.values(), findings)
+    former: dict[str, Break] = {}
+    for start in range(0, len(new), BREAKS_MAX):
+        former |= await breaks.find(new[start : start + BREAKS_MAX])
+    after = settled(list(known.values()), former.values(), findings, now, confirm_after)
+    for start in range(0, len(after), BREAKS_MAX):
+        await breaks.save(after[start : start + BREAKS_MAX])
+    for one in after:
+        before = known.get(one.break_id)
+        if one.state == "open" and (before is None or before.state != "open"):
+            log.error(
+                "break_open",
+                break_id=one.break_id,
+                kind=one.kind,
+                break_class=one.class_,
+                account_id=one.account_id,
+                venue=one.venue,
+                amount=str(one.amount),
+                unit=one.unit,
+            )
+
+
+PAGE: Final = 500
+
+
+async def compare_open_orders(
+    venue: VenueStatement, journal: Journal, queries: Queries, quiet_since: datetime
+) -> list[tuple[Difference, bool]]:
+    """The differences, each with whether its order was active just now; raises VenueUnavailable."""
+    shown: dict[VenueClientOrderId, OpenThere] = {}
+    times: Counter[VenueClientOrderId] = Counter()
+    async for page in venue.open_orders():
+        for order in page:
+            shown[order.venue_client_order_id] = order.qty, order.filled_qty, order.symbol
+            times[order.venue_client_order_id] += 1
+    found: list[tuple[Difference, bool]] = []
+    listed = list(shown)
+    for start in range(0, len(listed), PAGE):
+        ids = listed[start : start + PAGE]
+        # Ours after theirs: a change since then shows as activity.
+        states = await journal.load_by_client_order_id(ids)
+        for client_id in ids:
+            state = states.get(client_id)
+            ours = None if state is None else state.order
+            one = open_order_difference(venue.name, client_id, ours, shown[client_id], times=times[client_id])
+            if one is not None:
+                found.append((one, ours is not None and ours.updated_at > quiet_since))
+    after = None
+    while orders := await queries.open_orders(venue.name, after=after, limit=PAGE):
+        found += _absent(venue, orders, shown, quiet_since)
+        after = orders[-1].order_id
+    return found
+
+
+def _absent(
+    venue: VenueStatement, orders: list[Order], shown: dict[VenueClientOrderId, OpenThere], quiet_since: datetime
+) -> Iterator[tuple[Difference, bool]]:
+    for order in orders:
+        # A cancel may be requested before the order itself is sent.
+        if current_id(order) in shown or order.venue_client_order_id in shown or order.venue_order_id is None:
+            continue
+        one = open_order_difference(venue.name, current_id(order), order, None)
+        if one is not None:
+            yield one, order.updated_at > quiet_since
+
 
 # How long a pass waits for the books to read what the gateway had when the pass began.
 BEHIND_SECONDS_MAX: Final = 10.0
@@ -332,3 +440,24 @@ class Reconciler:
         """Since the last pass, or since the start where there was none."""
         since = self._began_at if self._compared_at is None else self._compared_at
         return self._clock.monotonic() - since
+
+
+# A pass over large books takes minutes, and one that fails is tried again after the interval. The alert
+# ReconcileStale has the same limit.
+STALE_INTERVALS: Final = 5
+STALE_SECONDS: Final = 600.0
+
+
+async def check_reconciliation(reconciler: Reconciler) -> Check:
+    """Degraded while a break is open, or if no pass has been completed for long."""
+    age_seconds = reconciler.age_seconds()
+    if age_seconds > STALE_INTERVALS * reconciler.interval_seconds + STALE_SECONDS:
+        return Check("reconcile", "degraded", f"no pass was completed for {age_seconds:.0f} s")
+    if reconciler.last is None:
+        return Check("reconcile", "ok", "the first pass is under way")
+    counts = await reconciler.breaks.counts()
+    open_breaks = sum(count for (_, state), count in counts.items() if state == "open")
+    detail = f"compared {age_seconds:.0f} s ago: {open_breaks} open breaks"
+    if reconciler.last.not_compared:
+        detail += f", {len(reconciler.last.not_compared)} comparisons could not be made"
+    return Check("reconcile", "degraded" if open_breaks else "ok", detail)

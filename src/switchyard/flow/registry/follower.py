@@ -1,11 +1,11 @@
-"""Registers the strategies of accepted orders: reads the journal, writes the registry and the place it has read to.
+"""Registers the strategies of accepted orders, and removes those that have been unused for long.
 
-A strategy belongs to the account of its orders. It is registered once and stays until it is deleted, so a place that
-the journal no longer has is no problem: it reads from the beginning again.
+Reads the journal; writes the registry and its own cursor. A strategy belongs to the account of its orders.
 """
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 
 import structlog
 
@@ -16,7 +16,7 @@ from switchyard.domain.strategies.registry import STRATEGIES_MAX, StrategyKey, T
 from switchyard.domain.values import STRATEGY
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.strategies import StrategyRegistry
+from switchyard.ports.strategies import RecheckRequests, StrategyRegistry
 
 log = structlog.get_logger()
 
@@ -122,3 +122,31 @@ def strategy_of(event: JournalEvent) -> StrategyKey | None:
     if order.strategy is None or not STRATEGY.fullmatch(order.strategy):
         return None
     return StrategyKey(tenant_of_account(event.account_id), order.strategy)
+
+
+PAUSE_SECONDS = 60.0
+# A request has up to thousands of rows and megabytes of artifacts: few at a time keep the transaction short.
+BATCH = 5
+BATCH_PAUSE_SECONDS = 1.0
+
+
+class RecheckReaper:
+    """Removes requests past their retention."""
+
+    def __init__(self, requests: RecheckRequests, clock: Clock, retention: timedelta) -> None:
+        self._requests = requests
+        self._clock = clock
+        self._retention = retention
+
+    async def run_once(self) -> int:
+        """Remove a few requests and return their number."""
+        count = await self._requests.reap(self._clock.now() - self._retention, BATCH)
+        if count:
+            log.info("rechecks_removed", count=count)
+        return count
+
+    async def run(self) -> None:
+        """Remove requests until cancelled."""
+        while True:
+            count = await self.run_once()
+            await asyncio.sleep(BATCH_PAUSE_SECONDS if count == BATCH else PAUSE_SECONDS)

@@ -1,47 +1,187 @@
-"""The dispatcher: claims due outbox rows, commits each attempt, sends it, and has the outcome recorded, page by page.
+"""The dispatcher: claims due outbox rows and begins their attempts, page by page; new orders begin theirs with their
+commit.
 
-Reads the outbox; proposes attempts to the sequencer and writes outcomes through `OutcomeWriter`; calls venues outside
-of any transaction.
+Reads the outbox; proposes attempts to the sequencer; calls no venue itself. `Sends` carries the attempts out. Rates
+of venues are kept here too: an order without a token of its venue is not claimed.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
 from switchyard.domain import decisions
-from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.journal.changes import Change
-from switchyard.domain.orders.outbox import OrderState, OutboxKey, never_lost
+from switchyard.domain.ids import OrderId, VenueName, WorkerId
+from switchyard.domain.journal.changes import Change, Committed, Outcome, merged
+from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxRow, never_lost
 from switchyard.domain.risk.checks import Violation
 from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.clock import Wake
 from switchyard.flow.commit.groups import Answer, Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import Sequencer, decide_all
-from switchyard.flow.commit.states import after
-from switchyard.flow.health.board import HealthBoard
-from switchyard.flow.health.choice import VenueChoice
-from switchyard.flow.sending.collars import Guard, waits_for_a_quote
+from switchyard.flow.commit.states import accepted_state, after
+from switchyard.flow.health.venues import HealthBoard, VenueChoice
 from switchyard.flow.sending.failover import Failover
-from switchyard.flow.sending.inline_first_send import InlineFirstSend
-from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.lanes import HeldLanes, WaitingLanes
 from switchyard.flow.sending.lost_keys import LostKeys, is_stray
-from switchyard.flow.sending.moved import log_moved
-from switchyard.flow.sending.outcomes import AppliesReports, NoteAnswer, OutcomeWriter, ignore_answer
-from switchyard.flow.sending.pre_send_checks import PreSendChecks
-from switchyard.flow.sending.rates import VenueRates
-from switchyard.flow.sending.recover import Recovery, WasRead, always_read
-from switchyard.flow.sending.resend import FirstSends
-from switchyard.flow.sending.sends import Send, Sends, line_of
-from switchyard.flow.sending.sent_ids import SentIds
-from switchyard.flow.sending.waiting import WaitingLanes
-from switchyard.flow.wake import Wake
+from switchyard.flow.sending.outcomes import AppliesReports, NoteAnswer, OutcomeWriter, ignore_answer, log_moved
+from switchyard.flow.sending.pre_send_checks import FirstSends, Guard, PreSendChecks, waits_for_a_quote
+from switchyard.flow.sending.resolve import Recovery, WasRead, always_read
+from switchyard.flow.sending.sends import Send, Sends, SentIds, line_of
+from switchyard.ports.cache import TokenBuckets
 from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.journal import Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.tracing import Tracer
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.metrics import Metrics
+
+
+class InlineFirstSend:
+    """flow.commit.sequencer.FirstAttempts of one worker."""
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        sends: Sends,
+        lanes: HeldLanes,
+        waiting: WaitingLanes,
+        sendable: Callable[[], Collection[VenueName]],
+        lost_keys: LostKeys | None,
+        clock: Clock,
+    ) -> None:
+        self._worker = worker
+        self._sends = sends
+        self._lanes = lanes
+        self._waiting = waiting
+        self._sendable = sendable
+        self._lost_keys = lost_keys
+        self._clock = clock
+        self._is_on = False
+        self._begun_at: dict[OrderId, float] = {}
+        """When each attempt that is being committed began, on the monotonic clock."""
+
+    def start(self) -> None:
+        """Begin attempts from now on: the worker's name is known to be alive."""
+        self._is_on = True
+
+    def stop(self) -> None:
+        """Begin no more attempts."""
+        self._is_on = False
+
+    def begin(self, changes: Sequence[tuple[Change, bool]]) -> list[Change | None]:
+        """For each change of a group the change with its first attempt; none where no attempt begins with it."""
+        begun: list[Change | None] = [None] * len(changes)
+        if not self._is_on or not any(may_begin for _, may_begin in changes):
+            return begun
+        free = self._sends.free_by_venue(self._sendable())
+        slots, usable = self._sends.free, self._lanes.usable()
+        now, begun_at = self._clock.now(), self._clock.monotonic()
+        queued: set[int] = set()
+        for place, (change, may_begin) in enumerate(changes):
+            if len(change.outbox) != 1 or len(change.orders) != 1:
+                continue
+            [row] = change.outbox
+            if row.version != 1 or row.kind != "new" or row.status != "queued":
+                continue  # not a new order
+            may_begin = may_begin and slots > 0 and free.get(row.venue, 0) > 0
+            may_begin = may_begin and row.lane in usable and row.lane not in self._waiting and row.lane not in queued
+            may_begin = may_begin and not self._sends.must_wait(line_of(change.orders[0]), row.lane)
+            if not may_begin or not self._may_send(change, row, now):
+                queued.add(row.lane)  # those behind it in this group must not pass it
+                continue
+            state = OrderState(order=change.orders[0], outbox=(row,))
+            begun[place] = merged([change, decisions.begin_attempt(state, row, self._worker, now)])
+            # Before the commit: recovery takes an attempt that it does not find here for one of a dead worker.
+            self._sends.register(row)
+            self._begun_at[row.order_id] = begun_at
+            free[row.venue] -= 1
+            slots -= 1
+        return begun
+
+    def settle(self, begun: Sequence[tuple[Change, Outcome]]) -> None:
+        """Send the attempts that are committed, in journal order, and give up those that conflicted."""
+        sends = []
+        for change, outcome in begun:
+            row = change.outbox[-1]
+            begun_at = self._begun_at.pop(row.order_id)
+            if isinstance(outcome, Committed):
+                state = accepted_state(change.orders[-1], change, outcome)
+                sends.append(Send(state.outbox[0], state, begun_at, row.key))
+                continue
+            self._sends.release(row)
+            if outcome.is_of_rows:
+                self._waiting.add(row.lane)
+        self._sends.start(sends)
+
+    def abandon(self, begun: Sequence[Change], *, may_be_committed: bool) -> None:
+        """Give up attempts that were not committed, or of which that is not known: none of them was sent."""
+        for change in begun:
+            row = change.outbox[-1]
+            del self._begun_at[row.order_id]
+            self._sends.release(row, never_left=may_be_committed)
+        if may_be_committed:
+            self._waiting.wake()
+
+    def _may_send(self, change: Change, row: OutboxRow, now: datetime) -> bool:
+        order = change.orders[0]
+        if decisions.is_past_deadline(order, now):
+            return False
+        return self._lost_keys is None or not self._lost_keys.must_ask(order, row)
+
+
+class VenueRates:
+    """The token buckets of the venues that have a rate."""
+
+    def __init__(self, buckets: Mapping[VenueName, TokenBuckets], clock: Clock, metrics: Metrics) -> None:
+        self._buckets = buckets
+        self._clock = clock
+        self._metrics = metrics
+        self._empty_until: dict[VenueName, float] = {}
+        """On the monotonic clock: when the next token is expected."""
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether some venue has a rate."""
+        return bool(self._buckets)
+
+    def unlimited(self, venues: Collection[VenueName]) -> Collection[VenueName]:
+        """Those of the venues that have no rate: a first attempt can begin without a token."""
+        return [venue for venue in venues if venue not in self._buckets] if self._buckets else venues
+
+    def ready(self, free: dict[VenueName, int]) -> dict[VenueName, int]:
+        """The free slots, without those of venues whose bucket is empty."""
+        if not self._empty_until:
+            return free
+        now = self._clock.monotonic()
+        self._empty_until = {venue: until for venue, until in self._empty_until.items() if until > now}
+        return {venue: count for venue, count in free.items() if venue not in self._empty_until}
+
+    def wait_seconds(self) -> float:
+        """How long until the next token of an empty bucket; infinite if none is empty."""
+        now = self._clock.monotonic()
+        return max(min(self._empty_until.values(), default=float("inf")) - now, 0.0)
+
+    async def granted(self, claims: Sequence[Due]) -> list[Due]:
+        """Those of the claims for which there is a token, which is taken; in journal order for each venue."""
+        granted: list[Due] = []
+        empty: set[VenueName] = set()
+        for due in claims:
+            venue = due.row.venue
+            bucket = self._buckets.get(venue)
+            if venue in empty:
+                continue
+            wait = None if bucket is None else await bucket.take(venue)
+            if wait is None:
+                granted.append(due)
+                continue
+            empty.add(venue)
+            self._empty_until[venue] = self._clock.monotonic() + wait.total_seconds()
+            self._metrics.routing.rate_waits.labels(venue).inc()
+        return granted
+
 
 # Orphans come from crashes: a few seconds more do not matter, a query in every turn of the loop would.
 RECOVERY_SECONDS = 5.0

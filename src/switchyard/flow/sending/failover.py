@@ -17,8 +17,7 @@ from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.commit.groups import Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import Propose, decide_all
-from switchyard.flow.health.board import HealthBoard
-from switchyard.flow.health.choice import VenueChoice
+from switchyard.flow.health.venues import HealthBoard, VenueChoice
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.ports.clock import Clock

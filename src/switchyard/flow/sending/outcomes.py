@@ -23,8 +23,7 @@ from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.flow.commit.groups import Answer, Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import Sequencer, decide_all
 from switchyard.flow.commit.states import after
-from switchyard.flow.sending.moved import log_moved
-from switchyard.flow.sending.resend import FirstSends
+from switchyard.flow.sending.pre_send_checks import FirstSends
 from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.outbox import Due
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, Venue, VenueRejected
@@ -32,6 +31,24 @@ from switchyard.telemetry.metrics import Metrics
 from switchyard.telemetry.traces import call_for, resumed
 
 log = structlog.get_logger()
+
+
+def log_moved(before: OutboxRow, after: OutboxRow, order: Order) -> None:
+    """Log a row's step: one line for every send, after its outcome was committed."""
+    log.info(
+        "outbox_row_moved",
+        outbox_id=after.outbox_id,
+        status_from=before.status,
+        status_to=after.status,
+        retry_count=after.retry_count,
+        last_error=after.last_error,
+        order_id=order.order_id,
+        venue=after.venue,
+        idempotency_key=order.idempotency_key,
+        trace_id=order.trace_id,
+        broker_order_id=order.venue_order_id,
+    )
+
 
 # While the database is away, an outcome waits in memory and occupies its slot; once a second is often enough to retry.
 RECORD_AGAIN_SECONDS = 1.0

@@ -1,35 +1,234 @@
-"""The resolver: asks one venue about its rows in doubt, adopts the orders it has, requeues those proven absent.
+"""Doubts: takes over attempts of dead workers, asks the venue about rows in doubt, requeues those proven absent.
 
 Reads rows in doubt and the workers' liveness, asks the venue, writes through `Commit`. It never sends an order. All
-waiting is on the monotonic clock and in memory: a restart starts it anew.
+waiting is by the monotonic clock, and counts only while the venue answers a probe.
 """
 
 import asyncio
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Container, Mapping
+from datetime import datetime, timedelta
 
+import msgspec
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.journal.changes import Change
+from switchyard.domain.ids import VenueName, WorkerId
+from switchyard.domain.journal.changes import Change, Committed
 from switchyard.domain.orders.amends import amend_of, amend_rows, current_id
 from switchyard.domain.orders.order import Order
-from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.domain.orders.outbox import MayBeLost, OrderState, OutboxKey, OutboxRow
 from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.flow.commit.states import after
-from switchyard.flow.lost_amends import LostAmends
-from switchyard.flow.sending.answering import VenueWatch
-from switchyard.flow.sending.doubts import Doubt, Doubts
+from switchyard.flow.health.venues import VenueBreaker
+from switchyard.flow.lost_history import LostAmends
+from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import Found, LostKeys
-from switchyard.flow.sending.moved import log_moved
+from switchyard.flow.sending.outcomes import AttemptOutcome, Ended, OutcomeWriter, SenderDied, log_moved
+from switchyard.flow.sending.sends import Sends
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal, Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
-from switchyard.ports.venue import Capabilities, VenueOrder, VenueUnavailable
+from switchyard.ports.venue import Capabilities, ProbeResult, Unsent, Venue, VenueOrder, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 from switchyard.telemetry.traces import resumed
 
 log = structlog.get_logger()
+
+PROBE_SECONDS = 1.0
+# A venue that takes longer is not working through its input as it arrives.
+ANSWER_SECONDS_MAX = 1.0
+# The probe itself waits longer, so that a slow venue is not taken for one that does not answer.
+WAIT_SECONDS_MAX = 5.0
+# A probe without an answer for so long holds up the sending at once: what is sent meanwhile would come into doubt.
+HANGING_SECONDS = 2.0
+# A timer that is later than this shows that this process stood still meanwhile.
+PAUSED_SECONDS = 0.5
+# With a longer gap between two good probes, this process was paused or stalled: nothing is known about the time
+# between. Two probes, each with the longest good answer.
+GAP_SECONDS_MAX = 2 * (PROBE_SECONDS + ANSWER_SECONDS_MAX)
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A moment in a venue's time of answering, from which `VenueWatch.answered_since` counts."""
+
+    run: int
+    answered: float
+
+
+class VenueWatch:
+    """How long a venue has been answering every probe in time.
+
+    The time counts up to the start of the last good probe. A failed or slow probe starts it anew; a busy venue (429)
+    pauses it.
+    """
+
+    def __init__(self, venue: Venue, *, clock: Clock, metrics: Metrics, breaker: VenueBreaker | None = None) -> None:
+        self._venue = venue
+        self._clock = clock
+        self._breaker = breaker
+        self._seconds = metrics.venue_answering.labels(venue.name)
+        self._run = 0
+        """Counts the times that the answering time started anew."""
+        self._answered = 0.0
+        self._last_good: float | None = None
+        """When the last probe started, if it was answered in time."""
+        self._can_be_asked = False
+        self._is_answering: bool | None = None
+        """None until the first good probe: a start with a venue that is down is logged by its synchronisation."""
+        self._seconds.set(0)
+
+    @property
+    def venue(self) -> Venue:
+        """The watched venue."""
+        return self._venue
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether the last probe was answered, and the venue is not busy; also where the answer came late."""
+        return self._can_be_asked
+
+    async def run(self) -> None:
+        """Probe for as long as the process lives."""
+        while True:
+            started_at = self._clock.monotonic()
+            await self.probe_once()
+            elapsed = self._clock.monotonic() - started_at
+            await asyncio.sleep(max(PROBE_SECONDS - elapsed, 0.0))
+
+    async def probe_once(self) -> None:
+        """Ask the venue once, and count the time since the last good probe."""
+        started_at = self._clock.monotonic()
+        result: ProbeResult | None = None
+        failure = f"no answer within {WAIT_SECONDS_MAX} s"
+        self._watch_for_hanging()
+        try:
+            async with asyncio.timeout(WAIT_SECONDS_MAX):
+                result = await self._venue.probe()
+        except TimeoutError:
+            pass
+        except VenueUnavailable as error:
+            failure = str(error)
+        except Exception as error:  # an adapter that raises has a defect; the venue has not answered
+            log.exception("venue_adapter_failed", venue=self._venue.name)
+            failure = repr(error)
+        finally:
+            self._hanging.cancel()
+        took = self._clock.monotonic() - started_at
+        self._can_be_asked = result == "answered"
+        if result is None:
+            self._start_anew(failure)
+        elif took > ANSWER_SECONDS_MAX:
+            self._start_anew(f"the answer took {took:.1f} s")
+        elif result == "busy":
+            self._last_good = None
+        else:
+            self._count(started_at)
+        self._seconds.set(self._answered)
+        if self._breaker is not None:
+            if result == "busy":
+                failure = "busy (HTTP 429)"
+            elif result == "answered":
+                failure = f"the answer took {took:.1f} s"
+            self._breaker.note_probe(None if result == "answered" and took <= ANSWER_SECONDS_MAX else failure)
+
+    def mark(self) -> Mark:
+        """The present moment."""
+        since = 0.0 if self._last_good is None else self._clock.monotonic() - self._last_good
+        return Mark(self._run, self._answered + since)
+
+    def answered_since(self, mark: Mark) -> float:
+        """For how many seconds since the mark the venue has been answering without a break."""
+        return self._answered - mark.answered if mark.run == self._run else self._answered
+
+    async def answered_for(self, seconds: float) -> None:
+        """Return once the venue has been answering without a break for this time, counted from now."""
+        mark = self.mark()
+        while True:
+            await asyncio.sleep(PROBE_SECONDS)
+            if self.answered_since(mark) >= seconds:
+                return
+
+    def _watch_for_hanging(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_at = loop.time() + HANGING_SECONDS
+
+        def note() -> None:
+            if loop.time() - due_at > PAUSED_SECONDS:
+                self._watch_for_hanging()  # this process was paused, not the venue: its answer may be waiting
+            elif self._breaker is not None:
+                self._breaker.note_hanging(HANGING_SECONDS)
+
+        self._hanging = loop.call_at(due_at, note)
+
+    def _count(self, started_at: float) -> None:
+        if self._is_answering is False:
+            log.info("venue_answering_again", venue=self._venue.name)
+        self._is_answering = True
+        if self._last_good is not None:
+            gap = started_at - self._last_good
+            if gap > GAP_SECONDS_MAX:
+                self._start_anew(f"no probe for {gap:.1f} s")
+            else:
+                self._answered += gap
+        self._last_good = started_at
+
+    def _start_anew(self, why: str) -> None:
+        if self._is_answering:
+            self._is_answering = False
+            log.warning("venue_not_answering", venue=self._venue.name, error=why, answered_seconds=self._answered)
+        self._run += 1
+        self._answered = 0.0
+        self._last_good = None
+
+
+# An entry takes about 300 bytes. Rows beyond this number are looked up, but their waiting time starts only when others
+# have been settled.
+TRACKED_MAX = 10_000
+# Lookups of one row: the first at once, then twice as far apart each time, so that doubts which cannot be settled yet
+# do not use up a venue's rate limit. A lookup that can prove absence does not wait for this.
+ASK_SECONDS_MIN = 0.5
+ASK_SECONDS_MAX = 30.0
+
+
+class Doubt:
+    """One attempt in doubt."""
+
+    def __init__(self) -> None:
+        self.gave_up: Mark | None = None
+        """When this process first saw the row in doubt with its sender gone."""
+        self.ask_at = float("-inf")
+        self.round = 0
+        self._pause = ASK_SECONDS_MIN
+
+    def asked(self, now: float) -> None:
+        """The venue was asked about it at this monotonic time."""
+        self.ask_at = now + self._pause
+        self._pause = min(2 * self._pause, ASK_SECONDS_MAX)
+
+
+class Doubts:
+    """The doubts of one venue, by row and attempt: a new attempt is a new doubt."""
+
+    def __init__(self) -> None:
+        self._doubts: dict[tuple[OutboxKey, int], Doubt] = {}
+        self._round = 0
+
+    def of(self, row: OutboxRow) -> Doubt:
+        """What is known about the row's attempt."""
+        key = (row.key, row.attempt)
+        doubt = self._doubts.get(key)
+        if doubt is None:
+            doubt = Doubt()
+            if len(self._doubts) < TRACKED_MAX:
+                self._doubts[key] = doubt
+        doubt.round = self._round
+        return doubt
+
+    def end_round(self) -> None:
+        """All rows have been seen: remove those that were settled since the last round."""
+        self._doubts = {key: doubt for key, doubt in self._doubts.items() if doubt.round == self._round}
+        self._round += 1
+
 
 # Short enough that a doubt ends soon after its waiting time.
 PAUSE_SECONDS = 0.5
@@ -238,3 +437,122 @@ def _is_overtaken(state: OrderState, row: OutboxRow, found: VenueOrder) -> bool:
         return False
     sent_from_here = {other.venue_client_order_id for other in amend_rows(state) if other.last_error != "RESTORED"}
     return found.amends[-1].client_order_id not in {row.venue_client_order_id, *sent_from_here}
+
+
+RECOVERY_PAGE = 1_000
+
+WasRead = Callable[[VenueName], Awaitable[bool]]
+"""Whether a venue was read since this database was last restored: before that, it may have executed orders that were
+never sent from here."""
+
+
+async def always_read(_venue: VenueName) -> bool:
+    """For a database that was never restored."""
+    return True
+
+
+class Recovery:
+    """One worker's recovery; several workers may run it at once, since every write expects the row's version."""
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        queries: OutboxQueries,
+        liveness: Liveness,
+        lanes: HeldLanes,
+        commit: Commit,
+        outcomes: OutcomeWriter,
+        venues: Mapping[VenueName, Venue],
+        clock: Clock,
+        stuck_after: timedelta,
+        retries: decisions.RetryLimits,
+        was_read: WasRead,
+        may_be_lost: MayBeLost,
+    ) -> None:
+        self._worker = worker
+        self._queries = queries
+        self._liveness = liveness
+        self._lanes = lanes
+        self._commit = commit
+        self._outcomes = outcomes
+        self._venues = venues
+        self._clock = clock
+        self._stuck_after = stuck_after
+        self._retries = retries
+        self._was_read = was_read
+        self._may_be_lost = may_be_lost
+        self._after = 0
+        """The journal number behind which the next page begins: orders that may wait do not hide those behind."""
+
+    async def run_once(self, sends: Sends, open_venues: Container[VenueName], locked: Container[VenueName]) -> int:
+        """Recover one page; returns how many rows there were.
+
+        `sends` are the sends under way in this worker, `open_venues` the venues that it sends to. At a `locked` venue
+        an order that was never sent from here may have been sent from a lost history.
+        """
+        return await self._recover_attempts(sends) + await self._end_at_closed_venues(open_venues, locked)
+
+    async def _recover_attempts(self, sends: Sends) -> int:
+        """Bring attempts without a live sender into doubt, and those that have been under way for too long.
+
+        A row under this worker's own name that it is not sending is one whose claim was committed, but whose answer was
+        lost. A stuck row of a live worker keeps that worker as its suspect, so nothing is sent in its place.
+        """
+        unsure = sends.unsure
+        unsettled = await self._queries.unsettled("sending", RECOVERY_PAGE)
+        others = {due.row.worker for due in unsettled if due.row.worker not in (None, self._worker)}
+        dead = await self._liveness.dead([worker for worker in others if worker is not None])
+        orphans = [
+            due
+            for due in unsettled
+            if due.row.worker in dead or (due.row.worker == self._worker and due.row.key not in sends)
+        ]
+        # A row that the database rejects must not be tried again at once: only those that changed count.
+        written = await self._outcomes.write([Ended(due.row, self._outcome(due.row, sends)) for due in orphans])
+        sends.looked_for(unsure)
+        stuck_before = self._clock.now() - self._stuck_after
+        stuck = [due for due in unsettled if due not in orphans and due.row.updated_at < stuck_before]
+        await asyncio.gather(*(self._outcomes.write_doubt(due, "STUCK", suspect=due.row.worker) for due in stuck))
+        return written + len(stuck)
+
+    def _outcome(self, row: OutboxRow, sends: Sends) -> AttemptOutcome:
+        """What is known of an attempt without a sender; this worker knows which of its own it did not send."""
+        if row.worker == self._worker and sends.has_never_left(row.key):
+            return Unsent("ATTEMPT_STALE")
+        return SenderDied()
+
+    async def _end_at_closed_venues(self, open_venues: Container[VenueName], locked: Container[VenueName]) -> int:
+        """End one page of orders whose deadline or waiting time passed while their venue got none; returns how many."""
+        closed = [name for name in self._venues if name not in open_venues and await self._was_read(name)]
+        lanes = self._lanes.filter()
+        if not closed or lanes == []:
+            self._after = 0
+            return 0
+        now = self._clock.now()
+        page = await self._queries.due(now, RECOVERY_PAGE, closed, lanes, kind="new", after=self._after)
+        self._after = page[-1].row.seq if len(page) == RECOVERY_PAGE else 0
+        # One that the venue has reported on, or whose key it may know, may have been executed: that is judged when the
+        # venue opens.
+        unsent = [
+            due
+            for due in page
+            if due.state.order.status == "ACCEPTED"
+            and not due.reported_before
+            and not self._may_be_lost(due.state.order, due.row)
+        ]
+        ends = [(due, end) for due in unsent if (end := self._end(due, locked, now)) is not None]
+        outcomes = await asyncio.gather(*(self._commit(end) for _, end in ends))
+        ended = [end for end, outcome in zip(ends, outcomes, strict=True) if isinstance(outcome, Committed)]
+        for due, end in ended:
+            log_moved(due.row, end.outbox[0], end.orders[0])
+        return len(ended)
+
+    def _end(self, due: Due, locked: Container[VenueName], now: datetime) -> Change | None:
+        """The end of an order that was not sent in time; none while it may wait."""
+        order, row = due.state.order, due.row
+        if decisions.is_past_deadline(order, now):
+            return decisions.record_expired(due.state, row, "BROKER_DOWN", now)
+        if row.venue not in locked and self._retries.is_too_old(order, row, now):
+            return decisions.end_too_old(due.state, row, self._retries, now)
+        return None

@@ -1,36 +1,177 @@
-"""The attempts under way in a worker: sends them in their order, several in one call where the venue takes them.
+"""The attempts under way in a worker: sends them in their order, several in one call if the venue takes them.
 
-Calls venues outside of any transaction; has the outcomes recorded through `OutcomeWriter`.
+Calls venues outside of any transaction; has the outcomes recorded through `OutcomeWriter`. Slows down a venue that
+rejects for its rate, and remembers which ids were sent from here.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.ids import VenueName
+from switchyard.domain.errors import Unavailable
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders.amends import amend_of
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.flow.active_kills import ActiveKills
-from switchyard.flow.health.board import HealthBoard
+from switchyard.flow.health.venues import HealthBoard
 from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
 from switchyard.flow.sending.outcomes import Ended, OutcomeWriter
-from switchyard.flow.sending.resend import FirstSends
-from switchyard.flow.sending.send_spans import SendSpans
-from switchyard.flow.sending.sent_ids import SentIds
-from switchyard.flow.sending.throttle import Throttle
+from switchyard.flow.sending.pre_send_checks import FirstSends
+from switchyard.flow.traced import traceparent_of
 from switchyard.ports.clock import Clock
-from switchyard.ports.outbox import KnownState
-from switchyard.ports.tracing import Tracer
+from switchyard.ports.journal import Journal
+from switchyard.ports.outbox import KnownState, OutboxQueries
+from switchyard.ports.tracing import Span, Tracer
 from switchyard.ports.venue import TURN_LIMIT, Accepted, Ambiguous, SendOutcome, Unsent, Venue, ignore_departure
+from switchyard.telemetry.logs import account_hash
 from switchyard.telemetry.metrics import Metrics
+from switchyard.telemetry.traces import describe
+
+# The pause after a 429 without Retry-After.
+REST = timedelta(seconds=1)
+# Slots regained per accepted send: a few seconds of steady sending lead from one slot back to all of them.
+STEP = 0.25
+
+
+class Throttle:
+    """One venue's limit within a worker's slots."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._allowed = float(slots)
+        self._closed_until: datetime | None = None
+
+    def free(self, under_way: int, now: datetime) -> int:
+        """How many more sends may begin now."""
+        if self._closed_until is not None and now < self._closed_until:
+            return 0
+        return max(int(self._allowed) - under_way, 0)
+
+    def slow_down(self, now: datetime, retry_after: timedelta | None) -> None:
+        """The venue answered 429: halve the limit, and send nothing until the pause is over."""
+        self._allowed = max(self._allowed / 2, 1.0)
+        until = now + (retry_after or REST)
+        self._closed_until = until if self._closed_until is None else max(self._closed_until, until)
+
+    def speed_up(self) -> None:
+        """The venue accepted a send: regain a part of a slot."""
+        self._allowed = min(self._allowed + STEP, float(self._slots))
+
+
+_NAMES = {"new": "venue.send", "cancel": "venue.cancel", "amend": "venue.amend"}
+
+
+class SendSpans:
+    """The spans of one batch; an attempt without a trace has none."""
+
+    def __init__(self, tracer: Tracer, sends: Sequence[tuple[OutboxRow, OrderState]]) -> None:
+        self._spans = [_begin(tracer, row, state) for row, state in sends]
+
+    def end(self, outcomes: Sequence[SendOutcome]) -> None:
+        """End them with the outcomes, given in the same order."""
+        for span, outcome in zip(self._spans, outcomes, strict=True):
+            if span is None:
+                continue
+            describe(span, outcome=type(outcome).__name__)
+            match outcome:
+                case Accepted(venue_order_id):
+                    describe(span, venue_order_id=venue_order_id or None)
+                case Unsent(code) | Ambiguous(code):
+                    span.fail(code)
+                case _:
+                    span.fail(type(outcome).__name__)
+            span.end()
+
+
+def _begin(tracer: Tracer, row: OutboxRow, state: OrderState) -> Span | None:
+    # A cancel that no request has made, of a kill for example, belongs to the trace of its order.
+    traceparent = row.traceparent or traceparent_of(state)
+    if traceparent is None:
+        return None
+    span, order = tracer.child(_NAMES[row.kind], traceparent, "client"), state.order
+    describe(
+        span,
+        order_id=order.order_id,
+        account_hash=account_hash(order.account_id),
+        trace_id=order.trace_id,
+        venue=row.venue,
+        outbox_id=row.outbox_id,
+        attempt=row.attempt,
+        client_order_id=row.venue_client_order_id,
+    )
+    return span
+
 
 log = structlog.get_logger()
+
+# Short enough that the ids of one period need little memory, long enough that the queries cost nothing.
+CHECK_SECONDS = 5.0
+# More than a worker can send within a period; beyond it the count is one too many, whatever was accepted.
+IDS_MAX = 1_000_000
+
+Trip = Callable[[str], Awaitable[None]]
+"""Sets a kill of everything, for this reason."""
+
+
+class SentIds:
+    """Counts the distinct client order ids that leave this worker, period by period."""
+
+    def __init__(self, *, journal: Journal, queries: OutboxQueries, metrics: Metrics, trip: Trip) -> None:
+        self._journal = journal
+        self._queries = queries
+        self._metrics = metrics
+        self._trip = trip
+        self._ids: set[VenueClientOrderId] = set()
+        self._allowed = 0
+        self._seq = 0
+
+    def note(self, ids: Iterable[VenueClientOrderId]) -> None:
+        """These ids are about to leave."""
+        if len(self._ids) < IDS_MAX:
+            self._ids.update(ids)
+
+    async def start(self) -> None:
+        """Begin the first period; must come before the first send."""
+        await self._begin()
+
+    async def run(self) -> None:
+        """Check for as long as the process lives."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            try:
+                await self.check_once()
+            except Unavailable as error:
+                log.warning("sent_ids_not_checked", error=str(error))
+
+    async def check_once(self) -> None:
+        """End the period: trip where more ids have left in it than were waiting at its start or accepted since."""
+        allowed = self._allowed + await self._queries.accepted_since(self._seq)
+        # Before the new counts: what leaves from now on was waiting then, or is accepted later.
+        sent = len(self._ids)
+        if sent > allowed:
+            # Counted again: ids may have left since the accepted orders were counted.
+            allowed = self._allowed + await self._queries.accepted_since(self._seq)
+        if sent > allowed:
+            self._metrics.kills.ids_exceeded.inc()
+            log.critical("more_ids_sent_than_orders_accepted", sent=sent, accepted=allowed)
+            await self._trip(
+                f"{sent} client order ids left within {CHECK_SECONDS:g} s, and only {allowed} orders were waiting or "
+                "accepted: a worker sends orders that were never placed"
+            )
+        await self._begin()
+
+    async def _begin(self) -> None:
+        seq = (await self._journal.head(0)).seq
+        waiting = sum(count.rows for count in await self._queries.outbox_counts())
+        # An order that leaves after this line was waiting then, or was accepted after `seq`, perhaps both.
+        self._allowed, self._seq, self._ids = waiting, seq, set()
+
 
 # Attempts whose commit was given up without an answer; recovery settles them within seconds.
 NEVER_LEFT_MAX = 10_000

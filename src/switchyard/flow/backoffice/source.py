@@ -1,22 +1,150 @@
-"""Reads one source of the bus into the ledger: its position commits together with the entries.
+"""Reads one source of the bus into batches of events for the ledger; the journal itself is one such source.
 
-Reads the source; writes the ledger. Stops, and says so, where the source has another history than the books.
+Reads the bus or the journal; writes nothing but spans.
 """
 
 import asyncio
 import contextlib
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+import msgspec
 import structlog
 
-from switchyard.domain.errors import HistoryMismatch, Unavailable
-from switchyard.flow.backoffice.post_spans import PostSpans
-from switchyard.flow.wake import Wake
-from switchyard.ports.books import Claim, Ledger, LedgerBroken, OwnershipLost, Posted
+from switchyard.domain.books.postings import Reported, Revised, read_events
+from switchyard.domain.errors import CannotStart, HistoryMismatch, Unavailable
+from switchyard.domain.journal.lines import BusEvent, Place, SourcePosition, bus_event, check_follows
+from switchyard.flow.clock import Wake
+from switchyard.flow.traced import EventTraces
+from switchyard.ports.books import Claim, Ledger, LedgerBroken, OwnershipLost, Posted, SourceState
 from switchyard.ports.bus import Page, Source
 from switchyard.ports.clock import Clock
-from switchyard.ports.tracing import Tracer
+from switchyard.ports.journal import PAGE_MAX, Epoch, Journal, Turn
+from switchyard.ports.tracing import Span, Tracer
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
+from switchyard.telemetry.logs import account_hash
+from switchyard.telemetry.traces import describe
+
+JOURNAL = "journal"
+"""The name of the source."""
+
+
+class JournalSource:
+    """ports.bus.Source on one shard of the journal."""
+
+    name = JOURNAL
+    start: SourcePosition = Place()
+
+    def __init__(self, journal: Journal, shard: int = 0, traces: EventTraces | None = None) -> None:
+        """`traces`: where traces are on."""
+        self._journal = journal
+        self._traces = traces
+        self._shard = shard
+
+    async def check(self, position: SourcePosition) -> None:
+        """Raise HistoryMismatch unless the journal has the event at this place."""
+        place = _place(position)
+        if place.seq == 0:
+            return
+        found = await self._journal.last_event(self._shard, place.seq)
+        if (found.seq, found.hash) != (place.seq, place.hash):
+            raise HistoryMismatch(
+                f"the journal does not have event {place.seq} of epoch {place.epoch} with hash {place.hash}; "
+                f"the last one up to that number is {found.seq} of epoch {found.epoch} with hash {found.hash}"
+            )
+
+    async def page(self, after: SourcePosition, limit: int) -> Page:
+        """The next events; HistoryMismatch at a gap or at another history."""
+        place = _place(after)
+        lines = await self._journal.read(self._shard, place.seq, min(limit, PAGE_MAX))
+        events = tuple(bus_event(event) for event in lines)
+        if not events and place.seq:
+            await self.check(place)  # a journal that was replaced by an older one has no next event either
+        for event in events:
+            check_follows(place, event)
+            place = event.place
+        if self._traces is not None:
+            events = tuple(await self._traces.attached(events))
+        return Page(events, place)
+
+    async def epochs(self) -> Sequence[Epoch]:
+        """All epochs, the oldest first."""
+        return await self._journal.epochs(self._shard)
+
+    async def place_of(self, seq: int) -> Place:
+        """The place of a reader that has taken the events up to this one."""
+        if not seq:
+            return Place()
+        found = await self._journal.last_event(self._shard, seq)
+        return Place(found.epoch, found.seq, found.hash)
+
+    async def lag(self, position: SourcePosition) -> int:
+        """How many events are after the place; without the numbers that a new epoch leaves out."""
+        place = _place(position)
+        head = await self._journal.head(self._shard)
+        skipped = sum(
+            epoch.first_seq - max(epoch.after_seq, place.seq) - 1
+            for epoch in await self._journal.epochs(self._shard)
+            if place.seq < epoch.first_seq <= head.seq
+        )
+        return max(head.seq - place.seq - skipped, 0)
+
+
+class JournalBus:
+    """ports.bus.Bus of the journal alone."""
+
+    def __init__(self, journal: Journal, turn: Turn | None = None, traces: EventTraces | None = None) -> None:
+        """`turn`: decides between several processes; none where the books serve one. `traces`: where they are on."""
+        self.source = JournalSource(journal, traces=traces)
+        self._turn = turn
+
+    async def sources(self) -> Sequence[Source]:
+        """The one source, while it is this process's turn."""
+        return [self.source] if self._turn is None or await self._turn.is_ours() else []
+
+    async def left_to_others(self, states: Sequence[SourceState]) -> int:
+        """How many events the process whose turn it is has still to read."""
+        position = next((state.position for state in states if state.source == JOURNAL), self.source.start)
+        return await self.source.lag(position)
+
+    async def release(self, source: Source) -> None:
+        """Let another process have the turn."""
+        if self._turn is not None:
+            await self._turn.give_up()
+
+
+def _place(position: SourcePosition) -> Place:
+    assert isinstance(position, Place), f"{position} is no place in the journal"
+    return position
+
+
+class PostSpans:
+    """The spans of one page, from before its commit."""
+
+    def __init__(self, tracer: Tracer, source: str, events: Iterable[BusEvent]) -> None:
+        self._spans: list[Span] = []
+        for read in read_events(event for event in events if event.traceparent is not None):
+            taken, fact = read.taken, read.fact
+            if taken.traceparent is None or not isinstance(fact, Reported | Revised):
+                continue
+            span = tracer.child("books.post", taken.traceparent, "consumer")
+            describe(
+                span,
+                order_id=fact.order_id,
+                account_hash=account_hash(taken.event.account_id),
+                event=taken.event.type,
+                seq=taken.event.seq,
+                source=source,
+            )
+            self._spans.append(span)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End them: the page is committed, or failed."""
+        for span in self._spans:
+            if error is not None:
+                span.fail(type(error).__name__)
+            span.end()
+
 
 log = structlog.get_logger()
 
@@ -194,3 +322,25 @@ class SourceReader:
     def _halt(self, problem: str) -> None:
         self.problem = problem
         log.critical("backoffice_halted", source=self.source.name, error=problem)
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """The first epoch of a journal that leaves out events which the books have read."""
+
+    epoch: int
+    after: Place
+    """The last event that both have."""
+    first_seq: int
+    """The first event of the epoch."""
+
+
+async def fork_of(journal: JournalSource, place: Place, read: int) -> Fork:
+    """Find the epoch that leaves out a part of what was read; raises CannotStart where none explains it."""
+    reached = max(place.seq, read)
+    for epoch in await journal.epochs():
+        if epoch.after_seq < reached < epoch.first_seq:
+            return Fork(epoch.epoch, await journal.place_of(epoch.after_seq), epoch.first_seq)
+    raise CannotStart(
+        f"the books were read up to event {reached}, and no epoch of this journal leaves that event out: it is not the "
+        "journal of these books. Bring the right journal or the right books back"
+    )
