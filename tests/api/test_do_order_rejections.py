@@ -159,7 +159,7 @@ async def test_a_client_over_its_rate_gets_429_with_retry_after(tmp_path: Path) 
 async def test_a_rate_limited_client_is_served_again_after_the_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("switchyard.bootstrap.caches.RATE_WINDOW", timedelta(seconds=2))  # instead of a minute
+    monkeypatch.setattr("switchyard.bootstrap.gateway.RATE_WINDOW", timedelta(seconds=2))  # instead of a minute
     async with running_gateway(tmp_path, DO_RATE_PER_MIN="1") as gateway:
         assert [(await do_order(gateway, "k")).status for _ in range(2)] == [201, 429]
 

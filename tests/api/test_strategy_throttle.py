@@ -91,7 +91,7 @@ async def test_an_account_that_fills_under_many_labels_is_stopped_and_takes_no_k
 async def test_readiness_shows_that_programs_have_no_room_for_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("switchyard.bootstrap.readiness.AUTOMATIC_KILLS_MAX", 1)
+    monkeypatch.setattr("switchyard.bootstrap.engine.AUTOMATIC_KILLS_MAX", 1)
     async with running_gateway(tmp_path) as gateway:
         request = KillRequest(account=AccountId("a"), strategy="s", by=REPEATED_EXECUTIONS, reason="fills")
         await gateway.engine.kill_switch.set_by_program(request)

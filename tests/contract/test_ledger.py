@@ -12,7 +12,7 @@ from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
 from switchyard.adapters.memory.clock import START
-from switchyard.bootstrap.new_books import NewSchema
+from switchyard.bootstrap.books import NewSchema
 from switchyard.domain.books.entries import fill_entry_id, parse_entry
 from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch

@@ -15,7 +15,7 @@ from switchyard.adapters.airflow.runner import AirflowRunner
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.pdca.store import SqlPdcaStore
-from switchyard.bootstrap.rechecks import work_through
+from switchyard.bootstrap.pdca import work_through
 from switchyard.domain.errors import RunnerDown
 from switchyard.domain.strategies.registry import StrategyBody
 from switchyard.domain.strategies.requests import RecheckRequest

@@ -6,7 +6,7 @@ from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.bootstrap import Services
-from switchyard.bootstrap.caches import RATE_WINDOW, Caches
+from switchyard.bootstrap.gateway import RATE_WINDOW, Caches
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.market.routing import Router
 from switchyard.flow.active_kills import ActiveKills

@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from switchyard.bootstrap import supervisor
-from switchyard.bootstrap.supervisor import Supervisor
+from switchyard.bootstrap import core
+from switchyard.bootstrap.core import Supervisor
 from switchyard.domain.errors import HistoryMismatch, JournalBroken, JournalUnavailable
 from switchyard.telemetry.metrics import Metrics
 
@@ -16,7 +16,7 @@ DEADLINE_SECONDS = 60.0
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "RESTART_SECONDS", 0)
+    monkeypatch.setattr(core, "RESTART_SECONDS", 0)
 
 
 def failing_twice(error: Exception, done: asyncio.Event) -> Callable[[], Awaitable[None]]:

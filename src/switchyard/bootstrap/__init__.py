@@ -1,12 +1,21 @@
 """Builds the processes and tools from flow and adapters; the only package that imports both."""
 
 from switchyard.bootstrap.backoffice import BackOffice, Parent, running_backoffice
-from switchyard.bootstrap.books_commands import adopt_epoch, enter_in_books, orphans_of_books, reset_books
-from switchyard.bootstrap.caches import PdcaLimits, PdcaRateName
+from switchyard.bootstrap.books import (
+    adopt_epoch,
+    enter_in_books,
+    orphans_of_books,
+    rebuild_books,
+    reset_books,
+    verify_books,
+)
+from switchyard.bootstrap.core import PortWrappers
 from switchyard.bootstrap.databases import (
     Database,
     accept_newest,
     accept_restored,
+    audit_files,
+    audit_head,
     decide_doubt,
     deciders,
     direct_kill_switch,
@@ -19,14 +28,9 @@ from switchyard.bootstrap.databases import (
     upgrade_if_new,
 )
 from switchyard.bootstrap.engine import Engine, Office, Role, running_engine
-from switchyard.bootstrap.files import audit_files, audit_head
-from switchyard.bootstrap.pdca import PdcaOffice, open_pdca_store
-from switchyard.bootstrap.rebuild_books import rebuild_books, verify_books
-from switchyard.bootstrap.recheck_command import carry_out_recheck
-from switchyard.bootstrap.rechecks import restricting
-from switchyard.bootstrap.services import Services
+from switchyard.bootstrap.gateway import PdcaLimits, PdcaRateName, Services
+from switchyard.bootstrap.pdca import PdcaOffice, carry_out_recheck, open_pdca_store, restricting
 from switchyard.bootstrap.venues import venue_kinds
-from switchyard.bootstrap.wrappers import PortWrappers
 
 __all__ = [
     "BackOffice",

@@ -1,15 +1,20 @@
-"""The parts that every role has: database, clock, sequencer, metrics and supervisor."""
+"""What every role of a process has: settings, database, clock, sequencer, metrics, tracer, and the supervisor of its
+stages.
+"""
 
-from collections.abc import Callable, Sequence
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
 
 from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
 from switchyard.bootstrap.databases import Database
-from switchyard.bootstrap.supervisor import Supervisor
-from switchyard.bootstrap.tracing import new_tracer, start_tracer
-from switchyard.bootstrap.wrappers import PortWrappers
+from switchyard.domain.errors import CannotStart, JournalBroken, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import AccountId, Installation, KillId, VenueName
 from switchyard.domain.journal.changes import Change
 from switchyard.domain.market.instruments import Catalogue
@@ -29,9 +34,107 @@ from switchyard.flow.results import OrderResults
 from switchyard.flow.routing.window import AdmissionWindow, Forecast
 from switchyard.flow.sending.lanes import HeldLanes, WaitingLanes
 from switchyard.flow.traced import CommitSpans
+from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Venue
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from switchyard.adapters.otlp.tracer import OtlpTracer
+
+
+log = structlog.get_logger()
+
+# The pause before a failed stage starts again; its work waits in rows, so nothing is lost meanwhile.
+RESTART_SECONDS = 1.0
+
+
+class Supervisor:
+    """Starts stages; `stop` is set when the process is to end, and `failure` says why if it was an error."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.stop = asyncio.Event()
+        self.failure: BaseException | None = None
+        self._metrics = metrics
+
+    def start(self, stack: AsyncExitStack, stage: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Run the stage in a task that is cancelled and awaited when the stack unwinds."""
+        self._metrics.stage_failures.labels(stage)  # an alert needs to see the first increase from 0
+        task = asyncio.create_task(self._supervise(stage, run), name=stage)
+        stack.push_async_callback(_cancel, task)
+
+    def report_broken_journal(self, error: str) -> None:
+        """Stop the process: after a failed commit on the disk, nothing that it writes can be trusted."""
+        log.critical("journal_broken", error=error)
+        self._fail(CannotStart(f"the journal is broken: {error}"))
+
+    async def _supervise(self, stage: str, run: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await run()
+                return
+            except CannotStart as error:
+                self._fail(error)
+                return
+            except JournalBroken as error:
+                self.report_broken_journal(str(error))
+                return
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("stage_waits_for_journal", stage=stage, error=str(error), retry_seconds=RESTART_SECONDS)
+            except Exception:
+                self._metrics.stage_failures.labels(stage).inc()
+                log.exception("stage_failed", stage=stage, retry_seconds=RESTART_SECONDS)
+            await asyncio.sleep(RESTART_SECONDS)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self.stop.set()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+class PortWrappers:
+    """Returns each port unchanged; crash tests override a method to stop a process at a boundary or plant a defect."""
+
+    def database(self, database: Database) -> Database:
+        """The database that all stages use."""
+        return database
+
+    def venue(self, venue: Venue) -> Venue:
+        """A venue that the worker sends to; called once for each."""
+        return venue
+
+    def clock(self, clock: Clock) -> Clock:
+        """The wall clock."""
+        return clock
+
+
+def new_tracer(settings: Settings, role: str, metrics: Metrics) -> "OtlpTracer | None":
+    """The tracer of a process, not started yet; none where traces are off."""
+    if settings.tracing is None:
+        return None
+    from switchyard.adapters.otlp.tracer import OtlpTracer
+
+    return OtlpTracer(settings.tracing, role, metrics.traces)
+
+
+def start_tracer(tracer: "OtlpTracer | None", stack: AsyncExitStack) -> None:
+    """Export spans until the stack unwinds, then what is left, for a limited time."""
+    if tracer is not None:
+        tracer.start()
+        stack.push_async_callback(tracer.close)
+
+
+def open_tracer(settings: Settings, role: str, metrics: Metrics, stack: AsyncExitStack) -> "OtlpTracer | None":
+    """The tracer of a process that is not an engine."""
+    tracer = new_tracer(settings, role, metrics)
+    start_tracer(tracer, stack)
+    return tracer
+
 
 # Longer than a broker's slowest answer (5 s); rows that are still open after it are recovered at the next start.
 DRAIN_SECONDS = 6.0

@@ -1,4 +1,4 @@
-"""The readers of the journal: the copies of its head in every process; audit file and streams of a gateway."""
+"""The readers of the journal in a process: streams, audit file, head, lease, and the relay to Kafka."""
 
 import os
 import socket
@@ -8,13 +8,24 @@ from contextlib import AsyncExitStack
 import structlog
 
 from switchyard.adapters.files.lock import lock_beside
+from switchyard.adapters.kafka.bus import KafkaBus
+from switchyard.adapters.kafka.configuration import check_properties
+from switchyard.adapters.kafka.messages import MessageReader
+from switchyard.adapters.kafka.partition import topic_id_of
 from switchyard.bootstrap.core import Core
-from switchyard.bootstrap.files import audit_files, database_place, head_files
+from switchyard.bootstrap.databases import audit_files, database_place, head_files
 from switchyard.domain.errors import AlreadyRunning
+from switchyard.domain.ids import WorkerId
+from switchyard.domain.journal.lines import Offset
+from switchyard.flow.bus.relay import HeldLease, PreviousEvents, Relay, RelaySource
+from switchyard.flow.clock import Wake
 from switchyard.flow.readers.audit import AuditWriter
 from switchyard.flow.readers.head import HeadKeeper, InstallationLease
 from switchyard.flow.readers.stream import StreamHub
-from switchyard.settings import journal_key
+from switchyard.flow.traced import EventTraces
+from switchyard.ports.books import Ledger
+from switchyard.ports.clock import fresh_ulid
+from switchyard.settings import KafkaSettings, bus_keys, journal_key
 
 log = structlog.get_logger()
 
@@ -86,3 +97,45 @@ def start_streams(core: Core, hub: StreamHub, stack: AsyncExitStack) -> None:
     """Dispatch events to the hub's subscribers; closing the hub ends their streams before the task is cancelled."""
     core.supervisor.start(stack, "stream", lambda: hub.run(core.wakes.stream))
     stack.callback(hub.close)
+
+
+def start_relay(core: Core, stack: AsyncExitStack) -> Relay | None:
+    """Publish the journal's events if the settings say so; Kafka itself may be away."""
+    kafka, database = core.settings.kafka, core.database
+    if kafka is None:
+        return None
+    from switchyard.adapters.kafka.publisher import KafkaPublisher
+
+    publisher = KafkaPublisher(kafka, core.installation.id, bus_keys(core.settings)[0])
+    relay = Relay(
+        publisher,
+        source=RelaySource(database.journal, traces=None if core.tracer is None else EventTraces(database.journal)),
+        previous=PreviousEvents(database.queries),
+        lease=HeldLease(
+            kafka.topic,
+            WorkerId("rly_" + fresh_ulid(core.clock, core.randomness)),
+            leases=database.relay_leases,
+            liveness=database.liveness,
+            clock=core.clock,
+        ),
+        capacity=kafka.queue_capacity,
+        clock=core.clock,
+        metrics=core.metrics.bus,
+    )
+    publisher.on_trouble = relay.note_trouble
+    stack.push_async_callback(relay.close)
+    core.supervisor.start(stack, "relay", lambda: relay.run(core.wakes.relay))
+    return relay
+
+
+async def open_kafka_bus(
+    kafka: KafkaSettings, reader: MessageReader, ledger: Ledger, wake: Wake, stack: AsyncExitStack
+) -> KafkaBus:
+    """The bus, which joins the group once Kafka answers; CannotStart where the topic is not the one of the books."""
+    check_properties(kafka)
+    # A source that was reset to its start says nothing about the topic that follows.
+    read = [state.source for state in await ledger.sources() if state.position != Offset()]
+    former_ids = frozenset(filter(None, map(topic_id_of, read)))
+    bus = KafkaBus(kafka, reader, former_ids=former_ids, on_messages=wake.notify)
+    stack.push_async_callback(bus.close)
+    return bus

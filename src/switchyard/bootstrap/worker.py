@@ -10,8 +10,7 @@ import structlog
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.bootstrap.databases import lookup_decides
-from switchyard.bootstrap.rates import open_rates
-from switchyard.bootstrap.venues import clock_offset_of
+from switchyard.bootstrap.venues import clock_offset_of, open_rates
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId, tag_of
 from switchyard.flow.executions.record import GapWatch, Recorder
 from switchyard.flow.executions.strays import VenueGate
