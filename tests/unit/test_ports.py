@@ -108,7 +108,7 @@ from switchyard.ports.strategies import (
 )
 from switchyard.ports.tracing import Span, Tracer
 from switchyard.ports.venue import MassCancel, Venue, VenueStatement
-from switchyard.telemetry.cache_metrics import CacheMetrics
+from switchyard.telemetry.metrics import CacheMetrics
 
 # A database brings the SQL engines' journal, queries, key store, liveness, lanes and kills with it.
 databases: list[type[Database]] = [MemoryDatabase, SqliteDatabase, PostgresDatabase]

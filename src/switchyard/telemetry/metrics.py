@@ -1,18 +1,427 @@
-"""The metrics of a process, under the names in the specifications. Stages count; the HTTP layer reads the registry."""
+"""Every metric of Switchyard, by subject. Names of the seeds have underscores for dots.
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+Metrics of the path of an order are plain Python objects that are collected when `/metrics` is read: the library's
+own take four calls for each increment.
+"""
 
-from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
-from switchyard.telemetry.bus_metrics import BusMetrics
-from switchyard.telemetry.cache_metrics import CacheMetrics
-from switchyard.telemetry.kill_metrics import KillMetrics
-from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
-from switchyard.telemetry.pdca_metrics import PdcaMetrics
-from switchyard.telemetry.plain import LatencyMax, PlainCounter, PlainHistogram
-from switchyard.telemetry.process_metrics import ProcessMetrics
-from switchyard.telemetry.reconcile_metrics import ReconcileMetrics
-from switchyard.telemetry.routing_metrics import RoutingMetrics
-from switchyard.telemetry.trace_metrics import TraceMetrics
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import get_args
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.utils import floatToGoString
+
+from switchyard import __version__
+from switchyard.ports.cache import CacheError, CacheStats, CacheStatus
+
+
+class BackOfficeMetrics:
+    """How far the books are, and whether they have stopped."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.seq = Gauge("backoffice_seq", "Number of the last event that the books have read", registry=registry)
+        self.lag = Gauge("backoffice_lag_events", "Events that the books have not read yet", registry=registry)
+        self.halted = Gauge(
+            "backoffice_halted",
+            "1 if a source of events has stopped, because its history is not that of the books",
+            registry=registry,
+        )
+        self.halted_accounts = Gauge(
+            "backoffice_halted_accounts",
+            "Accounts whose events are not booked, because one is missing or cannot be booked",
+            registry=registry,
+        )
+        self.entries = Counter("backoffice_entries_total", "Entries booked", registry=registry)
+        self.repeats = Counter(
+            "backoffice_repeats_total", "Events dropped because they were read before", registry=registry
+        )
+        self.rejected = Counter(
+            "backoffice_rejected_messages",
+            "Messages of the topic that were dropped, because this installation did not sign them",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in ("unsigned", "signature"):
+            self.rejected.labels(reason)
+        self.notes = Counter(
+            "backoffice_notes_total",
+            "Notes on entries, such as a total that the fills do not explain",
+            registry=registry,
+        )
+
+
+class BusMetrics:
+    """How far the relay is, and whether it has stopped."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.lag_events = Gauge(
+            "bus_lag_events", "Events of the journal that the brokers have not acknowledged", registry=registry
+        )
+        self.lag_seconds = Gauge(
+            "bus_lag_seconds", "Age of the oldest event that the brokers have not acknowledged", registry=registry
+        )
+        self.delivery_errors = Counter(
+            "bus_delivery_errors_total",
+            "Failures of the relay at the brokers: rejected messages, a missing topic, lost connections",
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "bus_in_flight", "Events handed to the producer of this process and not acknowledged", registry=registry
+        )
+        self.published = Counter(
+            "bus_published_total", "Events that the brokers have acknowledged, repeats included", registry=registry
+        )
+        self.active = Gauge(
+            "bus_relay_active", "1 in the process that publishes, 0 in those that stand by", registry=registry
+        )
+        self.halted = Gauge(
+            "bus_relay_halted",
+            "1 if the relay has stopped because the journal is not the one it read",
+            registry=registry,
+        )
+
+
+class KillMetrics:
+    """How many kills are active, and what they did in this process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.active = Gauge("kill_switch_active", "Active kills known to this process", registry=registry)
+        self.cancels = Counter(
+            "kill_switch_cancels_total", "Open orders cancelled or ended because of a kill", registry=registry
+        )
+        self.ids_exceeded = Counter(
+            "sent_ids_exceeded_total",
+            "Times that more client order ids left than orders were accepted",
+            registry=registry,
+        )
+        self.blocked = Counter(
+            "kill_switch_blocked_total",
+            "Attempts that a kill stopped, by place: in the commit (attempt) or before the wire (send)",
+            ["place"],
+            registry=registry,
+        )
+        for place in ("attempt", "send"):
+            self.blocked.labels(place)  # a dashboard shows it from the start
+
+
+class EndedRechecks:
+    """`pdca_rechecks_total`, as the store counts it: a command that Airflow runs is never scraped."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._counts = {"succeeded": 0, "failed": 0}
+        registry.register(self)
+
+    def show(self, *, succeeded: int, failed: int) -> None:
+        """Serve these counts from now on."""
+        self._counts = {"succeeded": succeeded, "failed": failed}
+
+    def collect(self) -> Iterator[Metric]:
+        """The current counts, for the registry."""
+        family = CounterMetricFamily(
+            "pdca_rechecks_total", "Rechecks of strategies that have ended, by outcome", labels=["outcome"]
+        )
+        for outcome, count in self._counts.items():
+            family.add_metric([outcome], count)
+        yield family
+
+
+class PdcaJobMetrics:
+    """What became of rechecks, and how the runner answers."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.ended = EndedRechecks(registry)
+        self.interrupted = Counter(
+            "pdca_rechecks_interrupted_total",
+            "Rechecks that did not end in this process, by cause",
+            ["cause"],
+            registry=registry,
+        )
+        for cause in ("database_away", "claimed_by_another"):
+            self.interrupted.labels(cause)  # an alert needs to see the first increase from 0
+        self.seconds = Histogram(
+            "pdca_recheck_seconds",
+            "Time to recheck one strategy",
+            buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300),
+            registry=registry,
+        )
+        self.stuck_runs = Gauge(
+            "pdca_runs_queued_too_long", "Runs that the runner has had in its queue for too long", registry=registry
+        )
+        self.unsubmitted = Gauge(
+            "pdca_runs_not_submitted", "Accepted rechecks that the runner could not be told of yet", registry=registry
+        )
+        self.airflow = Counter(
+            "airflow_adapter_requests_total",
+            "Requests to Airflow, by endpoint and outcome",
+            ["endpoint", "outcome"],
+            registry=registry,
+        )
+
+
+class PdcaMetrics:
+    """Requests by endpoint and outcome, and how long they took."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "pdca_api_requests_total",
+            "Requests to the PDCA API, by endpoint and outcome: ok, replayed, or the error's code",
+            ["endpoint", "outcome"],
+            registry=registry,
+        )
+        self.latency = Histogram(
+            "pdca_api_latency_ms",
+            "Time to answer a request to the PDCA API, by endpoint",
+            ["endpoint"],
+            buckets=(1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000),
+            registry=registry,
+        )
+        self.conflicts = Counter(
+            "pdca_api_idempotency_conflicts_total",
+            "Rechecks with a used key and another body",
+            registry=registry,
+        )
+
+
+class LatencyMax:
+    """`<name>_sum`, `<name>_count` and `<name>_max` of a latency in milliseconds."""
+
+    def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
+        self._name = name
+        self._text = text
+        self._sum = self._largest = 0.0
+        self._count = 0
+        registry.register(self)
+
+    def observe(self, milliseconds: float) -> None:
+        """Record one latency."""
+        self._sum += milliseconds
+        self._count += 1
+        if milliseconds > self._largest:
+            self._largest = milliseconds
+
+    def collect(self) -> Iterator[Metric]:
+        """The current values, for the registry."""
+        yield SummaryMetricFamily(self._name, self._text, count_value=self._count, sum_value=self._sum)
+        yield GaugeMetricFamily(self._name + "_max", self._text + " (largest so far)", value=self._largest)
+
+
+class PlainHistogram:
+    """A histogram with fixed buckets."""
+
+    def __init__(self, name: str, text: str, buckets: Sequence[float], registry: CollectorRegistry) -> None:
+        self._name = name
+        self._text = text
+        self._bounds = list(buckets)
+        self._counts = [0] * (len(buckets) + 1)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe(self, value: float) -> None:
+        """Record one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def collect(self) -> Iterator[Metric]:
+        """The current values, for the registry."""
+        labels = [*map(floatToGoString, self._bounds), "+Inf"]
+        buckets = list(zip(labels, accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum)
+
+
+class PlainCounter:
+    """A counter without labels."""
+
+    def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
+        self._name = name
+        self._text = text
+        self.count = 0
+        registry.register(self)
+
+    def inc(self) -> None:
+        """Count one."""
+        self.count += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """The current value, for the registry."""
+        yield CounterMetricFamily(self._name, self._text, value=self.count)
+
+
+log = structlog.get_logger()
+
+
+class CacheMetrics:
+    """ports.cache.CacheWatch; prevented duplicates are counted by the intake, not by the cache."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.hits = PlainCounter("idempotency_cache_hits_total", "Cache lookups that found an entry", registry)
+        self.misses = PlainCounter("idempotency_cache_misses_total", "Cache lookups that found no entry", registry)
+        self.errors = Counter("idempotency_cache_errors_total", "Cache errors, by kind", ["kind"], registry=registry)
+        for kind in get_args(CacheError):
+            self.errors.labels(kind)  # an alert needs to see the first increase from 0
+        self.entries = 0
+        Gauge("idempotency_cache_size", "Entries in the cache", registry=registry).set_function(lambda: self.entries)
+        self.tracks_hits = True
+        self.expirations = Counter(
+            "idempotency_cache_expirations_total", "Cache entries removed after their time", registry=registry
+        )
+        self.by_status = Gauge(
+            "idempotency_cache_entries",
+            "Entries in the cache that have not expired, by status",
+            ["status"],
+            registry=registry,
+        )
+        self.expired_entries = Gauge(
+            "idempotency_cache_expired_entries", "Expired entries that are still in the cache", registry=registry
+        )
+        self.oldest = Gauge(
+            "idempotency_cache_oldest_seconds", "Age of the oldest entry in the cache", registry=registry
+        )
+        self.hit_rate = Gauge(
+            "idempotency_cache_hit_rate", "Cache hits divided by lookups, since the start", registry=registry
+        )
+        self.memory = Gauge("redis_memory_bytes", "Memory that the Redis server uses", registry=registry)
+
+    def looked_up(self, *, hit: bool) -> None:
+        """A lookup ended."""
+        if self.tracks_hits:
+            (self.hits if hit else self.misses).inc()
+
+    def failed(self, kind: CacheError) -> None:
+        """An operation failed; the caller was answered without the cache."""
+        self.errors.labels(kind).inc()
+
+    def expired(self, entries: int) -> None:
+        """Entries were removed because their time was over."""
+        self.expirations.inc(entries)
+        log.info("cache_entries_expired", count=entries)
+
+    def holds(self, entries: int) -> None:
+        """The cache has this number of entries."""
+        self.entries = entries
+
+    def show(self, stats: CacheStats) -> None:
+        """Set the gauges that are computed on demand."""
+        for status in get_args(CacheStatus):
+            self.by_status.labels(status).set(stats.by_status.get(status, 0))
+        self.expired_entries.set(stats.expired)
+        self.oldest.set(stats.oldest_age_seconds or 0)
+        self.hit_rate.set(stats.hit_rate)
+        self.memory.set(stats.memory_bytes or 0)
+
+
+class ProcessMetrics:
+    """Part of `Metrics`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        ProcessCollector(registry=registry)
+        self.info = Gauge("switchyard_info", "1, with version and role", ["version", "role"], registry=registry)
+        self.journal_up = Gauge(
+            "journal_up", "0 if the last read of the journal's database failed, else 1", registry=registry
+        )
+        self.journal_up.set(1)
+        self.revoked_tokens_up = Gauge(
+            "revoked_tokens_up",
+            "0 if the newest list of revoked tokens cannot be read, else 1; an older list is in use meanwhile",
+            registry=registry,
+        )
+        self.revoked_tokens_up.set(1)
+        self.journal_seq = Gauge("journal_seq", "Number of the journal's last event", registry=registry)
+        self.audit_lag = Gauge(
+            "audit_lag_events", "Events that the audit file of this process does not have yet", registry=registry
+        )
+        self.disk_free = Gauge(
+            "disk_free_bytes", "Free space of the file system of a folder", ["folder"], registry=registry
+        )
+        self.disk_size = Gauge("disk_size_bytes", "Size of the file system of a folder", ["folder"], registry=registry)
+        self.clock_skew = Gauge(
+            "clock_skew_seconds", "This machine's wall clock minus the time in use", registry=registry
+        )
+        self.clock_offset = Gauge(
+            "clock_offset_seconds",
+            "This machine's wall clock minus that of the database or of a venue",
+            ["against"],
+            registry=registry,
+        )
+
+    def describe(self, role: str) -> None:
+        """Set the version and the role."""
+        self.info.labels(__version__, role).set(1)
+
+
+class ReconcileMetrics:
+    """Breaks, and how old the last comparison is."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.breaks = Gauge(
+            "backoffice_breaks", "Breaks that are not closed, by class and state", ["class", "state"], registry=registry
+        )
+        self.age = Gauge(
+            "backoffice_reconcile_age_seconds",
+            "Seconds since the last complete pass of the reconciliation, or since the start",
+            registry=registry,
+        )
+        self.interval = Gauge(
+            "backoffice_reconcile_interval_seconds",
+            "Pause between two passes of the reconciliation; 0 where this process makes none",
+            registry=registry,
+        )
+        self.not_compared = Gauge(
+            "backoffice_not_compared",
+            "Comparisons that the last pass could not make, such as a venue that did not answer",
+            registry=registry,
+        )
+
+
+class RoutingMetrics:
+    """Part of `Metrics`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.breaker_state = Gauge(
+            "venue_breaker_state",
+            "The venue's circuit breaker: 0 closed, 1 half open, 2 open",
+            ["venue"],
+            registry=registry,
+        )
+        self.breaker_opened = Counter(
+            "venue_breaker_opened_total", "Times that the venue's circuit breaker opened", ["venue"], registry=registry
+        )
+        self.failovers = Counter(
+            "venue_failovers_total",
+            "Orders that were never sent and went to another venue",
+            ["from_venue", "to_venue"],
+            registry=registry,
+        )
+        self.rate_waits = Counter(
+            "venue_rate_waits_total",
+            "Times that sending to the venue waited for its rate limit (VENUE_RATE_PER_SEC_)",
+            ["venue"],
+            registry=registry,
+        )
+
+
+class TraceMetrics:
+    """Part of `Metrics`; 0 where traces are off."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.exported = Counter("traces_spans_exported_total", "Spans that the collector has taken", registry=registry)
+        self.dropped = Counter(
+            "traces_spans_dropped_total",
+            "Spans that were not exported: the queue was full, the collector did not take them, or the process ended",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in ("queue_full", "export_failed", "stopped"):
+            self.dropped.labels(reason)  # so that an increase is seen from 0 on
+
 
 # A second series for every counter, with the time of its creation, that no query here uses.
 disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ import structlog
 
 from switchyard.domain.errors import RunnerDown
 from switchyard.ports.tracing import Tracer
-from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
+from switchyard.telemetry.metrics import PdcaJobMetrics
 from switchyard.telemetry.traces import child_span
 
 log = structlog.get_logger()

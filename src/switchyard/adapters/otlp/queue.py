@@ -14,7 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from switchyard.telemetry.trace_metrics import TraceMetrics
+from switchyard.telemetry.metrics import TraceMetrics
 
 log = structlog.get_logger()
 

@@ -24,7 +24,7 @@ from switchyard import __version__
 from switchyard.adapters.otlp.queue import SpanQueue
 from switchyard.ports.tracing import AttributeValue, Span, SpanKind
 from switchyard.settings.tracing import TracingSettings
-from switchyard.telemetry.trace_metrics import TraceMetrics
+from switchyard.telemetry.metrics import TraceMetrics
 from switchyard.telemetry.traces import Traceparent, parse_traceparent
 
 _KINDS: dict[SpanKind, SdkKind] = {

@@ -21,7 +21,7 @@ from switchyard.domain.errors import (
     TooManyKills,
     Unavailable,
 )
-from switchyard.telemetry.redact import without_credentials
+from switchyard.telemetry.logs import without_credentials
 
 REJECTED = 1  # the server rejected the request, or there is no such order
 USAGE = 2  # an option or argument is invalid; the code that typer uses

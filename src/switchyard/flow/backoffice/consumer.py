@@ -18,7 +18,7 @@ from switchyard.ports.books import Ledger, OwnershipLost, SourceState
 from switchyard.ports.bus import Bus, Source
 from switchyard.ports.clock import Clock
 from switchyard.ports.tracing import Tracer
-from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
+from switchyard.telemetry.metrics import BackOfficeMetrics
 
 log = structlog.get_logger()
 

@@ -21,8 +21,8 @@ from switchyard.ports.bus import Page, Source
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import PAGE_MAX, Epoch, Journal, Turn
 from switchyard.ports.tracing import Span, Tracer
-from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 from switchyard.telemetry.logs import account_hash
+from switchyard.telemetry.metrics import BackOfficeMetrics
 from switchyard.telemetry.traces import describe
 
 JOURNAL = "journal"

@@ -23,7 +23,7 @@ from switchyard.ports.bus import BusUnavailable, Lease, LeaseLost, Publisher, Re
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal, Liveness
 from switchyard.ports.queries import Queries
-from switchyard.telemetry.bus_metrics import BusMetrics
+from switchyard.telemetry.metrics import BusMetrics
 
 # An owner that has not renewed for this long is paused or cut off from the database: another relay takes over, though
 # the owner may still publish. As long as workers wait for each other's lanes.

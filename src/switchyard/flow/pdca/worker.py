@@ -36,7 +36,7 @@ from switchyard.ports.strategies import (
     StrategyRegistry,
 )
 from switchyard.ports.tracing import Tracer
-from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
+from switchyard.telemetry.metrics import PdcaJobMetrics
 from switchyard.telemetry.traces import annotate, child_span, resumed
 
 log = structlog.get_logger()

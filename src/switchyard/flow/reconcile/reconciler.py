@@ -63,7 +63,7 @@ from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
 from switchyard.ports.venue import VenueStatement, VenueUnavailable
-from switchyard.telemetry.reconcile_metrics import ReconcileMetrics
+from switchyard.telemetry.metrics import ReconcileMetrics
 
 log = structlog.get_logger()
 

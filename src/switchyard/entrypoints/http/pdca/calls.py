@@ -23,7 +23,7 @@ from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.bodies import ClientGone
 from switchyard.entrypoints.http.transport.rs256 import PdcaTokens
 from switchyard.ports.clock import Clock
-from switchyard.telemetry.pdca_metrics import PdcaMetrics
+from switchyard.telemetry.metrics import PdcaMetrics
 from switchyard.telemetry.traces import annotate
 
 log = structlog.get_logger()
