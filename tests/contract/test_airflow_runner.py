@@ -18,7 +18,7 @@ from switchyard.domain.strategies.registry import StrategyBody
 from switchyard.domain.strategies.requests import Tally
 from switchyard.flow.pdca.worker import ENDED_GRACE, Dispatch
 from switchyard.ports.strategies import RunConflict, StoredRequest
-from switchyard.settings.setting import Secret
+from switchyard.settings.parse import Secret
 from switchyard.telemetry.metrics import Metrics
 from tests.support.airflow import DAG, PASSWORD, USER, FakeAirflow, fake_airflow
 from tests.support.pdca import NOW, a_recheck, strategy_key

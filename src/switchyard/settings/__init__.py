@@ -7,11 +7,10 @@ Precedence: command-line option, environment variable, YAML file, default. A sec
 from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS, IdempotencySettings
 from switchyard.settings.kafka import KAFKA_SETTINGS, KafkaSettings
 from switchyard.settings.load import load_settings
-from switchyard.settings.pdca_api import PDCA_API_SETTINGS, PdcaApiSettings
-from switchyard.settings.rechecks import RECHECK_SETTINGS, RecheckSettings
+from switchyard.settings.parse import Setting
+from switchyard.settings.pdca import PDCA_API_SETTINGS, RECHECK_SETTINGS, PdcaApiSettings, RecheckSettings
 from switchyard.settings.risk import RISK_SETTINGS
 from switchyard.settings.secret import bus_keys, configured_secrets, journal_key, jwt_secret
-from switchyard.settings.setting import Setting
 from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings, VenueSettings
 from switchyard.settings.tracing import TRACING_SETTINGS, TracingSettings
 

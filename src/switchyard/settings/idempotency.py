@@ -16,7 +16,7 @@ from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders.keys import KeyParts
 from switchyard.settings import parse
-from switchyard.settings.setting import Secret, Setting, parsed, value_of
+from switchyard.settings.parse import Secret, Setting, parsed, value_of
 
 SECTION = "idempotency"
 

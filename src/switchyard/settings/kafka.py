@@ -10,7 +10,7 @@ import msgspec
 
 from switchyard.domain.errors import SettingError
 from switchyard.settings import parse
-from switchyard.settings.setting import Secret, Setting, value_of
+from switchyard.settings.parse import Secret, Setting, value_of
 
 PREFIX = "KAFKA_"
 # More than the brokers take in a minute; each message in flight is in memory, about a kilobyte.

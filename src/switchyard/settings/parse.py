@@ -1,13 +1,15 @@
-"""Parsers from text to values; each raises a ValueError that says which values are allowed."""
+"""One setting: its name, default and documentation, where its value comes from, and how its text is parsed."""
 
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.market.routing import BEST, Route
 from switchyard.domain.values import AMOUNT_LIMIT
@@ -382,3 +384,46 @@ def accounts(value: str) -> bool | frozenset[AccountId]:
     if word in ("", "1", "0", "yes", "no", "on", "off"):
         raise ValueError("must be true, false or account ids separated by commas (write a single account `1` as `1,`)")
     return frozenset(AccountId(name.strip()) for name in value.split(",") if name.strip())
+
+
+class Setting(NamedTuple):
+    """A setting: its environment variable, its field, its default as text, its parser and its description."""
+
+    name: str
+    field: str
+    default: str | None
+    parse: Callable[[str], Any]
+    text: str
+    secret: bool = False
+
+
+class Secret(str):
+    """A string whose `repr` is masked, so that printed settings show no secret."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+def value_of(setting: Setting, name: str, environment: Mapping[str, str], default: str | None) -> Any:
+    """Read a value from the environment (a secret also from its file), else use the default."""
+    text = environment.get(name)
+    if setting.secret and text is None and (path := environment.get(name + "_FILE")):
+        try:
+            text = Path(path).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingError(name + "_FILE", f"cannot be read: {error}") from None
+    if text is None:
+        text = default
+    return None if text is None else parsed(setting, name, text)
+
+
+def parsed(setting: Setting, name: str, text: str) -> Any:
+    """Parse the text; raises SettingError with the name under which the text was found."""
+    try:
+        value = setting.parse(text)
+    except ValueError as error:
+        shown = "" if setting.secret else f", not {text!r}"
+        raise SettingError(name, f"{error}{shown}") from None
+    return Secret(value) if setting.secret else value

@@ -1,22 +1,247 @@
-"""The `risk` section: the pre-trade rules of seed 001 and the guards.
-
-Each key comes from its environment variable, else from the YAML file, else from its default.
-"""
+"""The settings of pre-trade risk: rules by account and symbol, and stateful limits."""
 
 import difflib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import time, tzinfo
 from decimal import Decimal
-from typing import Any, get_args
+from typing import Any, Literal, get_args
+from urllib.parse import unquote
+from zoneinfo import ZoneInfo
 
 from switchyard.domain.errors import InvalidField, SettingError
+from switchyard.domain.ids import AccountId
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.orders.order import OrderType, Side
 from switchyard.domain.risk.checks import RiskLimits
-from switchyard.domain.risk.claims import LimitSettings
+from switchyard.domain.risk.claims import WINDOW_ORDERS_MAX, LimitSettings
+from switchyard.domain.values import SYMBOL, is_account
 from switchyard.settings import parse
-from switchyard.settings.risk_limits import LIMIT_SETTINGS
-from switchyard.settings.rule_lists import NameSet, RuleList, one_of, symbol
-from switchyard.settings.setting import Setting, parsed, value_of
+from switchyard.settings.parse import Setting, parsed, value_of
+
+KeyPart = Literal["account", "symbol"]
+Entry = tuple[str, tuple[str, ...], Any]
+"""Where it is, the parts of its key, and its value as given."""
+
+_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_SEPARATORS = re.compile(r"[|;]")
+
+
+def decoded(text: str) -> str:
+    """The text with its percent-encoded characters; `:`, `|`, `,`, `;` and `%` in a name must be written so."""
+    if _ESCAPE.search(text):
+        raise ValueError(f"{text!r} has a % that does not begin an escape such as %3A: write % itself as %25")
+    return unquote(text, errors="strict")
+
+
+def account(name: str) -> AccountId:
+    """An account id as tokens have it."""
+    if not is_account(name):
+        raise ValueError(f"{name!r} is not an account id: 1 to 64 visible ASCII characters, no quotes and slashes")
+    return AccountId(name)
+
+
+def symbol(name: str) -> str:
+    """A symbol; whether it is listed is checked against the catalogue."""
+    if not SYMBOL.fullmatch(name):
+        raise ValueError(f"{name!r} is not a symbol: it must match {SYMBOL.pattern}")
+    return name
+
+
+class NameSet:
+    """A set of names, separated by `|` or `;`."""
+
+    def __init__(self, check: Callable[[str], str], example: str) -> None:
+        self._check = check
+        self._example = example
+
+    def __call__(self, text: str) -> frozenset[str]:
+        """Parse the text of a variable."""
+        return self.of_document(_SEPARATORS.split(text))
+
+    def of_document(self, value: Any) -> frozenset[str]:
+        """Parse a list of the YAML file; also the text of a variable."""
+        if isinstance(value, str):
+            return self(value)
+        if not isinstance(value, Sequence) or not all(isinstance(item, str) for item in value):
+            raise ValueError(f"must be names separated by |, as in {self._example}")
+        try:
+            return frozenset(self._check(decoded(item.strip())) for item in value)
+        except ValueError as error:
+            raise ValueError(f"{error}; example: {self._example}") from None
+
+
+def one_of(*known: str) -> Callable[[str], str]:
+    """A check of names that must be among these."""
+
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError(f"{name!r} is not one of {', '.join(known)}")
+        return name
+
+    return check
+
+
+class RuleList:
+    """A value for each key; a key is an account, a symbol, or both."""
+
+    def __init__(self, parts: Sequence[KeyPart], value: Callable[[str], Any], example: str) -> None:
+        self._parts = tuple(parts)
+        self._value = value
+        self._example = example
+
+    def __call__(self, text: str) -> Mapping[Any, Any]:
+        """Parse the text of a variable."""
+        return self._rules(self._entries_of_text(text))
+
+    def of_document(self, value: Any) -> Mapping[Any, Any]:
+        """Parse a mapping of the YAML file; also the text of a variable."""
+        if isinstance(value, str):
+            return self(value)
+        if not isinstance(value, Mapping):
+            raise ValueError(f"must be a mapping, or text as in {self._example}")
+        return self._rules(self._entries_of_mapping(value, ()))
+
+    def _entries_of_text(self, text: str) -> Iterator[Entry]:
+        if not text.strip():
+            return
+        form = f"{'|'.join(part.upper() for part in self._parts)}:VALUE"
+        for number, entry in enumerate(text.split(","), 1):
+            where = f"entry {number} ({entry.strip()!r})"
+            key, *values = entry.split(":")
+            names = key.split("|")
+            if len(values) != 1 or len(names) != len(self._parts):
+                raise ValueError(
+                    f"{where} must be {form}, as in {self._example} "
+                    "(write : | , ; and % in a name as %3A %7C %2C %3B %25)"
+                )
+            try:
+                yield where, tuple(decoded(name.strip()) for name in names), values[0].strip()
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}; example: {self._example}") from None
+
+    def _entries_of_mapping(self, mapping: Mapping[Any, Any], outer: tuple[str, ...]) -> Iterator[Entry]:
+        for name, value in mapping.items():
+            key = (*outer, str(name))
+            where = f"entry {'.'.join(key)}"
+            if len(key) == len(self._parts):
+                yield where, key, value
+            elif isinstance(value, Mapping):
+                yield from self._entries_of_mapping(value, key)
+            else:
+                raise ValueError(f"{where} must be a mapping of {self._parts[len(key)]}s, or text as {self._example}")
+
+    def _rules(self, entries: Iterator[Entry]) -> Mapping[Any, Any]:
+        rules: dict[Any, Any] = {}
+        for where, names, given in entries:
+            try:
+                checked = tuple(
+                    account(name) if part == "account" else symbol(name)
+                    for part, name in zip(self._parts, names, strict=True)
+                )
+                key = checked if len(checked) > 1 else checked[0]
+                if key in rules:
+                    raise ValueError("is a second rule for the same name")
+                rules[key] = self._one_value(given)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}; example: {self._example}") from None
+        return rules
+
+    def _one_value(self, given: Any) -> Any:
+        if isinstance(self._value, NameSet):
+            return self._value.of_document(given)
+        if isinstance(given, bool) or not isinstance(given, str | int | float | Decimal):
+            raise ValueError(f"its value must be a number, not {given!r}")
+        return self._value(str(given))
+
+
+_COUNT = parse.whole(1, 1_000_000)
+_WINDOW_COUNT = parse.whole(1, WINDOW_ORDERS_MAX)
+
+
+def zone(value: str) -> tzinfo:
+    """A time zone of the IANA database."""
+    try:
+        return ZoneInfo(value)
+    except (LookupError, ValueError, OSError):
+        raise ValueError("must be a time zone of the IANA database, such as UTC or America/New_York") from None
+
+
+def roll(value: str) -> time:
+    """A time of day in hours and minutes."""
+    try:
+        at = time.fromisoformat(value)
+    except ValueError:
+        at = None
+    if at is None or len(value) != 5 or at.tzinfo is not None:
+        raise ValueError("must be a time of day as HH:MM, such as 17:00; in the YAML file in quotes")
+    return at
+
+
+def _limits(
+    name: str, reader: Callable[[str], Any], text: str, *, examples: tuple[str, str], by_symbol: str = ""
+) -> Sequence[Setting]:
+    """A limit for all accounts, by account and, if `by_symbol` says what that means, by account and symbol."""
+    variable = f"RISK_{name.upper()}"
+    account, pair = examples
+    settings = [
+        Setting(variable, name, None, reader, f"{text}. For accounts without a limit of their own."),
+        Setting(
+            f"{variable}_BY_ACCOUNT",
+            f"{name}_by_account",
+            None,
+            RuleList(_ACCOUNT, reader, account),
+            f"The same by account, such as `{account}`; it goes before `{variable}`, also where it is higher.",
+        ),
+    ]
+    if by_symbol:
+        settings.append(
+            Setting(
+                f"{variable}_BY_ACCOUNT_SYMBOL",
+                f"{name}_by_account_symbol",
+                None,
+                RuleList(_BOTH, reader, pair),
+                f"{by_symbol}, such as `{pair}`.",
+            )
+        )
+    return settings
+
+
+_ACCOUNT: tuple[KeyPart, ...] = ("account",)
+_BOTH: tuple[KeyPart, ...] = ("account", "symbol")
+_COUNTS = ("acctA:100,acctB:500", "acctA|BTC:5,acctA|ETH:20")
+_AMOUNTS = ("acctA:100000,acctB:500000", "acctA|BTC:10000,acctA|ETH:50000")
+_SECOND_LIMIT = "A second limit on the orders in one symbol"
+
+LIMIT_SETTINGS: tuple[Setting, ...] = (
+    *_limits("max_open_orders", _COUNT, "Largest number of open orders of an account", examples=_COUNTS,
+             by_symbol=_SECOND_LIMIT),
+    *_limits("max_open_notional", parse.limit,
+             "Largest sum that the open orders of an account may reserve, in each settlement currency: the quantity "
+             "that is not filled yet, times price, times multiplier. A MARKET order counts at the quote plus the "
+             "collar of its instrument, and is rejected without a quote (`LIMIT_NO_PRICE`)", examples=_AMOUNTS,
+             by_symbol=_SECOND_LIMIT),
+    *_limits("max_position", parse.limit,
+             "Largest position of an account in a symbol, long or short, in units, if all its open orders of one side "
+             "are filled", examples=_COUNTS, by_symbol="The same by account and symbol; the stricter one counts"),
+    *_limits("max_gross_exposure", parse.limit,
+             "Largest gross exposure of an account in each settlement currency: its positions at their cost, long and "
+             "short ones added, and what its open orders reserve", examples=_AMOUNTS,
+             by_symbol="A second limit on the exposure in one symbol"),
+    *_limits("max_daily_loss", parse.limit,
+             "Loss that an account may realise on a trading day in each settlement currency; once it is reached, only "
+             "reducing orders are accepted until the next trading day", examples=_AMOUNTS),
+    *_limits("max_orders_per_window", _WINDOW_COUNT,
+             f"Largest number of orders of an account within `RISK_ORDERS_WINDOW_SEC`, at most {WINDOW_ORDERS_MAX}",
+             examples=_COUNTS),
+    Setting("RISK_ORDERS_WINDOW_SEC", "orders_window_sec", "1", parse.seconds(0.001, 86_400),
+            "Seconds of the sliding window of `RISK_MAX_ORDERS_PER_WINDOW`."),
+    Setting("RISK_TRADING_DAY_ZONE", "trading_day_zone", "UTC", zone,
+            "Time zone of the trading day, such as `America/New_York`. All gateways and workers need the same."),
+    Setting("RISK_TRADING_DAY_ROLL", "trading_day_roll", "00:00", roll,
+            "Time of day at which a trading day begins, in its zone, such as `17:00`."),
+)  # fmt: skip
+
 
 SECTION = "risk"
 _SIDES = NameSet(one_of(*get_args(Side)), "BUY|SELL")

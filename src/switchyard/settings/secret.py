@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import msgspec
 
 from switchyard.domain.errors import SettingError
-from switchyard.settings.setting import Secret
+from switchyard.settings.parse import Secret
 from switchyard.settings.table import Settings
 
 SECRET_LENGTH_MIN = 32

@@ -20,9 +20,8 @@ from switchyard.domain.risk.checks import RiskLimits
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
 from switchyard.settings.kafka import KafkaSettings
-from switchyard.settings.pdca_api import PdcaApiSettings
-from switchyard.settings.rechecks import RecheckSettings
-from switchyard.settings.setting import Secret, Setting
+from switchyard.settings.parse import Secret, Setting
+from switchyard.settings.pdca import PdcaApiSettings, RecheckSettings
 from switchyard.settings.tracing import TracingSettings
 
 SETTINGS: tuple[Setting, ...] = (

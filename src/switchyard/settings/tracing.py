@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from switchyard.settings import parse
-from switchyard.settings.setting import Secret, Setting, value_of
+from switchyard.settings.parse import Secret, Setting, value_of
 
 PREFIX = "OTEL_"
 TRACES_PATH = "/v1/traces"

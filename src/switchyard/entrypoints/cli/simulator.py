@@ -13,7 +13,7 @@ import typer
 from switchyard.domain.errors import SettingError
 from switchyard.domain.risk.claims import TradingDay
 from switchyard.ports.venue import AmendMode, Dedupe
-from switchyard.settings import parse, risk_limits
+from switchyard.settings import parse, risk
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Scope
@@ -74,8 +74,8 @@ def venue_sim(
 
     faults = _parsed(fault or [])
     session = TradingDay(
-        _read(day_zone, risk_limits.zone, "--day-zone"),
-        _read(day_roll, risk_limits.roll, "--day-roll"),
+        _read(day_zone, risk.zone, "--day-zone"),
+        _read(day_roll, risk.roll, "--day-roll"),
     )
     configure_logs("info", "text")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
