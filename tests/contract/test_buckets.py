@@ -7,10 +7,10 @@ from decimal import Decimal
 
 import pytest
 
-from switchyard.adapters.memory.buckets import MemoryBuckets
+from switchyard.adapters.memory.cache import MemoryBuckets
 from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.redis.buckets import PREFIX, RedisBuckets
 from switchyard.adapters.redis.host import RedisHost
+from switchyard.adapters.redis.limits import BUCKET_PREFIX, RedisBuckets
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.ports.cache import TokenBuckets
 from tests.support.cache import KEY, LONG_TIMEOUTS
@@ -155,8 +155,8 @@ async def test_redis_holds_no_account_name_and_forgets_a_full_bucket(redis_serve
     gateways = GatewayBuckets(redis_server)
     buckets = gateways.add_gateway(burst=2)
     await buckets.take("secret-account")
-    [name] = redis_server.ask("KEYS", f"{PREFIX}:*")
+    [name] = redis_server.ask("KEYS", f"{BUCKET_PREFIX}:*")
     assert b"secret-account" not in name
     await buckets.put_back("secret-account")
-    assert redis_server.ask("KEYS", f"{PREFIX}:*") == []
+    assert redis_server.ask("KEYS", f"{BUCKET_PREFIX}:*") == []
     await gateways.close()

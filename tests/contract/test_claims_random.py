@@ -10,7 +10,7 @@ import pytest
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.postgres.order_dump import PostgresOrderDump
+from switchyard.adapters.postgres.queries import PostgresOrderDump
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.domain.decisions import (
     apply_report,

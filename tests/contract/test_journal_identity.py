@@ -17,9 +17,8 @@ from switchyard.adapters.memory.clock import START
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.sqlite.connections import connect
+from switchyard.adapters.sqlite.connections import OpenFiles, connect
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.adapters.sqlite.open_files import OpenFiles
 from switchyard.domain.errors import HistoryMismatch, JournalBroken
 from switchyard.domain.journal.changes import Cursor
 from switchyard.domain.journal.lines import Place

@@ -8,7 +8,7 @@ import pytest
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.postgres.lanes import PostgresLanes
+from switchyard.adapters.postgres.liveness import PostgresLanes
 from switchyard.domain.errors import DifferentDeclarations
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.orders.outbox import LANES

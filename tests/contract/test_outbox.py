@@ -9,9 +9,9 @@ import msgspec
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
+from switchyard.adapters.postgres.queries import PostgresOutboxListing
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
+from switchyard.adapters.sqlite.queries import SqliteOutboxListing
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.decisions import (
     begin_attempt,

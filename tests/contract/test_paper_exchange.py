@@ -16,7 +16,7 @@ import pytest
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.venues.paper import exchange as exchange_module
 from switchyard.adapters.venues.paper.exchange import DOWN, PaperExchange
-from switchyard.adapters.venues.paper.quotes import PaperQuotes
+from switchyard.adapters.venues.paper.market import PaperQuotes
 from switchyard.adapters.venues.paper.settlement import BUSY
 from switchyard.adapters.venues.paper.store import Store
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch

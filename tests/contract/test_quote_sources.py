@@ -14,7 +14,7 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.quotes import HttpQuotes
-from switchyard.adapters.venues.paper.quotes import PaperQuotes
+from switchyard.adapters.venues.paper.market import PaperQuotes
 from switchyard.domain.ids import VenueName
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.flow.quotes import PolledQuotes

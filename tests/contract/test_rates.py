@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from switchyard.adapters.memory.cache import MemoryRate
 from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.rates import MemoryRate
-from switchyard.adapters.redis.breaker import Breaker
-from switchyard.adapters.redis.host import RedisHost
-from switchyard.adapters.redis.rates import PREFIX, RedisRate
+from switchyard.adapters.redis.host import Breaker, RedisHost
+from switchyard.adapters.redis.limits import RATE_PREFIX, RedisRate
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.ports.cache import Counted, SharedRate
 from switchyard.ports.clock import Clock
@@ -176,7 +175,7 @@ async def test_a_gateway_without_the_server_applies_the_limit_alone_until_the_se
 
         async def is_shared_again() -> bool:
             await gateway.rate.take("another")
-            return bool(server.ask("KEYS", f"{PREFIX}:*"))
+            return bool(server.ask("KEYS", f"{RATE_PREFIX}:*"))
 
         await until(is_shared_again)
         await gateway.rate.close()

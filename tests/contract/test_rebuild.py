@@ -16,11 +16,11 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.postgres.order_dump import PostgresOrderDump
-from switchyard.adapters.postgres.rebuild import PostgresRebuild
+from switchyard.adapters.postgres.migrations import PostgresRebuild
+from switchyard.adapters.postgres.queries import PostgresOrderDump
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
-from switchyard.adapters.sqlite.rebuild import SqliteRebuild
+from switchyard.adapters.sqlite.migrations import SqliteRebuild
+from switchyard.adapters.sqlite.queries import SqliteOrderDump
 from switchyard.bootstrap import audit_files
 from switchyard.domain import decisions
 from switchyard.domain.errors import HistoryMismatch

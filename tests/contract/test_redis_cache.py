@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import structlog
 
-from switchyard.adapters.redis.breaker import FAILURES_MAX, REST_SECONDS_MIN, Breaker
 from switchyard.adapters.redis.cache import COUNTS, PREFIX, RedisCache
-from switchyard.adapters.redis.host import RedisHost
-from switchyard.adapters.redis.seal import HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES_MAX
+from switchyard.adapters.redis.host import FAILURES_MAX, REST_SECONDS_MIN, Breaker, RedisHost
+from switchyard.adapters.redis.scripts import HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES_MAX
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.ids import AccountId
 from tests.support.cache import KEY, LONG_TIMEOUTS, CountingWatch, GatewayCaches, a_cache_entry, as_put

@@ -12,10 +12,9 @@ import pytest
 
 from switchyard.adapters.postgres import migrations as postgres_migrations
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.schema_files import SchemaFile, schema_files
 from switchyard.adapters.sqlite import migrations as sqlite_migrations
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.adapters.tables import STATE_TABLES
+from switchyard.adapters.tables import STATE_TABLES, SchemaFile, schema_files
 from switchyard.domain.errors import CannotStart, SchemaMismatch
 from tests.support.build import an_accept
 from tests.support.databases import SqlDatabase, run_sql

@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.adapters.venues.http.venue import HttpVenue
-from switchyard.adapters.venues.http.venue_time import VenueTime
+from switchyard.adapters.venues.http.venue import HttpVenue, VenueTime
 from switchyard.domain.ids import VenueName
 from switchyard.ports.venue import Capabilities, Unsent
 from tests.support.scripted_server import reply, scripted_server

@@ -15,7 +15,7 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues._template import TemplateVenue
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
-from switchyard.adapters.venues.paper.statement import PaperStatement
+from switchyard.adapters.venues.paper.store import PaperStatement
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.orders.order import ALL_KINDS

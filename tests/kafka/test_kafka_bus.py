@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.adapters.kafka import topics
+from switchyard.adapters.kafka import configuration
 from switchyard.adapters.kafka.bus import KafkaBus
-from switchyard.adapters.kafka.partition import PartitionSource, topic_id_of
+from switchyard.adapters.kafka.messages import PartitionSource, topic_id_of
 from switchyard.adapters.kafka.publisher import KafkaPublisher
 from switchyard.domain.errors import CannotStart
 from switchyard.domain.journal.lines import BusEvent, Offset, bus_event
@@ -288,9 +288,9 @@ async def test_another_number_of_partitions_stops_the_relay_and_the_books(
     if kafka.is_real:
         kafka.add_partitions(topic, 3)
     else:  # the mock cluster cannot add any, so its answer is changed
-        describe = topics.describe
+        describe = configuration.describe
         monkeypatch.setattr(
-            topics, "describe", lambda settings: msgspec.structs.replace(describe(settings), partitions=3)
+            configuration, "describe", lambda settings: msgspec.structs.replace(describe(settings), partitions=3)
         )
 
     async def looks_again() -> bool:
@@ -328,7 +328,7 @@ async def test_a_full_partition_is_read_to_its_end_also_when_it_moves_away_and_b
     """Whether its reader stands still, so that it is not fetched any more, or only lags."""
     monkeypatch.setattr("switchyard.adapters.kafka.bus.FULL_SECONDS_MAX", full_seconds_max)
     monkeypatch.setattr("switchyard.adapters.kafka.bus.MESSAGES_MAX", 50)
-    monkeypatch.setattr("switchyard.adapters.kafka.partition.MESSAGES_MAX", 100)
+    monkeypatch.setattr("switchyard.adapters.kafka.messages.MESSAGES_MAX", 100)
     topic = kafka.create_topic(1)
     await Services(embedded).trade(20)
     await publish(kafka, topic, await linked_events(embedded))
@@ -410,7 +410,7 @@ async def test_a_process_without_partitions_counts_and_names_what_no_other_one_r
 
 
 def test_an_id_of_a_topic_with_slashes_is_compared_as_a_whole() -> None:
-    topic = topics.Topic("events", "AJgzWt8H/P6VQ+9FC/OgDA", 2)
+    topic = configuration.Topic("events", "AJgzWt8H/P6VQ+9FC/OgDA", 2)
     topic.check_not_resized(["", topic.id, "AJgzWt8H/another/3"])
     with pytest.raises(TopicResized, match=r"had 3 partitions and has 2 now"):
         topic.check_not_resized(["AJgzWt8H/P6VQ+9FC/OgDA/3"])

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.adapters.kafka import brokers, configuration
+from switchyard.adapters.kafka import configuration
 from switchyard.settings.kafka import KafkaSettings
 from tests.support.databases import Database
 from tests.support.kafka import Kafka
@@ -33,14 +33,14 @@ async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
 def lose_brokers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Has the next statistics say that no brokers are left."""
     monkeypatch.setattr(configuration, "STATISTICS_MS", 50)
-    told, are_lost = asyncio.Event(), brokers.are_lost
+    told, are_lost = asyncio.Event(), configuration.are_lost
 
     def said(statistics: str) -> bool:
         is_next = told.is_set()
         told.clear()
         return is_next or are_lost(statistics)
 
-    monkeypatch.setattr(brokers, "are_lost", said)
+    monkeypatch.setattr(configuration, "are_lost", said)
     return told.set
 
 
@@ -51,7 +51,7 @@ async def test_a_client_says_whether_it_has_brokers_to_connect_to(
 ) -> None:
     verdicts: list[bool] = []
     kafka = KafkaSettings(topic="events", bootstrap_servers=address, client_id="test", queue_capacity=10)
-    wanted = properties(kafka, lambda _: None, lambda text: verdicts.append(brokers.are_lost(text)))
+    wanted = properties(kafka, lambda _: None, lambda text: verdicts.append(configuration.are_lost(text)))
     opened = client({**wanted, "statistics.interval.ms": 50, "log_level": 0})
 
     def has_said() -> bool:

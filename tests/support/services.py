@@ -2,8 +2,8 @@
 
 from typing import cast
 
+from switchyard.adapters.memory.cache import MemoryRate
 from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.bootstrap import Services
 from switchyard.bootstrap.gateway import RATE_WINDOW, Caches

@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 
 import asyncpg
 
-from switchyard.adapters.installation import random_installation
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.identity import set_installation
+from switchyard.adapters.system_clock import random_installation
 from tests.support.postgres import PostgresServer
 
 _END_SESSIONS = """

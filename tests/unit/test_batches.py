@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from switchyard.adapters.redis.batches import Batches
+from switchyard.adapters.redis.host import Batches
 
 
 class Doubler:

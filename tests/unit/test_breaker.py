@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.redis.breaker import Breaker
+from switchyard.adapters.redis.host import Breaker
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from switchyard.adapters.memory.buckets import MemoryBuckets
+from switchyard.adapters.memory.cache import MemoryBuckets
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.quotes import FixedQuotes

@@ -16,8 +16,8 @@ from switchyard.adapters.venues.paper.matching import (
     arrived,
     canceled,
     matched,
+    rejection,
 )
-from switchyard.adapters.venues.paper.rejections import rejection
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.instruments import Catalogue, Instrument

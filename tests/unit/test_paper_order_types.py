@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from switchyard.adapters.venues.paper import book as book_module
 from switchyard.adapters.venues.paper import matching as matching_module
 from switchyard.adapters.venues.paper.book import Book
-from switchyard.adapters.venues.paper.displayed import Displayed
-from switchyard.adapters.venues.paper.matching import PaperOrder, Rules, advanced, arrived, canceled
+from switchyard.adapters.venues.paper.matching import Displayed, PaperOrder, Rules, advanced, arrived, canceled
 from switchyard.adapters.venues.paper.settlement import Settlement
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.journal.facts import Quote

@@ -5,8 +5,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Message
 
-from switchyard.adapters.kafka.messages import MessageReader
-from switchyard.adapters.kafka.partition import PartitionSource
+from switchyard.adapters.kafka.messages import MessageReader, PartitionSource
 from switchyard.domain.journal.lines import Offset
 from switchyard.telemetry.metrics import Metrics
 

@@ -14,23 +14,21 @@ from switchyard.adapters.backoffice.breaks import SqliteBreaks
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.backoffice.lookup import SqliteLedgerLookup
+from switchyard.adapters.backoffice.postgres.breaks import PostgresBreaks
 from switchyard.adapters.backoffice.postgres.dump import PostgresLedgerDump
-from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
+from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, PostgresTurn
 from switchyard.adapters.backoffice.postgres.lookup import PostgresLedgerLookup
 from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
-from switchyard.adapters.backoffice.postgres.turn import PostgresTurn
-from switchyard.adapters.backoffice.postgres_breaks import PostgresBreaks
 from switchyard.adapters.backoffice.reports import SqliteLedgerReports
 from switchyard.adapters.files.audit_file import LocalAuditFile
-from switchyard.adapters.files.disks import LocalDisks
+from switchyard.adapters.files.durable import LocalDisks
 from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes
 from switchyard.adapters.kafka.bus import KafkaBus
-from switchyard.adapters.kafka.partition import PartitionSource
+from switchyard.adapters.kafka.messages import PartitionSource
 from switchyard.adapters.kafka.publisher import KafkaPublisher
 from switchyard.adapters.memory.accounts import MemoryAccounts
-from switchyard.adapters.memory.buckets import MemoryBuckets
-from switchyard.adapters.memory.cache import MemoryCache
+from switchyard.adapters.memory.cache import MemoryBuckets, MemoryCache, MemoryRate
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.database_time import MemoryTime
@@ -41,7 +39,6 @@ from switchyard.adapters.memory.lanes import MemoryLanes
 from switchyard.adapters.memory.liveness import MemoryLiveness
 from switchyard.adapters.memory.queries import MemoryQueries
 from switchyard.adapters.memory.quotes import FixedQuotes
-from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from switchyard.adapters.memory.relay_leases import MemoryRelayLeases
 from switchyard.adapters.memory.strategy_orders import MemoryStrategyOrders
@@ -52,28 +49,27 @@ from switchyard.adapters.pdca.requests import SqlRequests
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.pdca.strategies import SqlStrategies
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.postgres.database_time import PostgresTime
-from switchyard.adapters.postgres.order_dump import PostgresOrderDump
-from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
-from switchyard.adapters.postgres.rebuild import PostgresRebuild
-from switchyard.adapters.postgres.strategy_orders import PostgresStrategyOrders
-from switchyard.adapters.redis.buckets import RedisBuckets
+from switchyard.adapters.postgres.migrations import PostgresRebuild
+from switchyard.adapters.postgres.queries import (
+    PostgresOrderDump,
+    PostgresOutboxListing,
+    PostgresStrategyOrders,
+    PostgresTime,
+)
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.installation import RedisHead, RedisLease
-from switchyard.adapters.redis.rates import RedisRate
+from switchyard.adapters.redis.limits import RedisBuckets, RedisRate
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.adapters.sqlite.database_time import SqliteTime
-from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
-from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
-from switchyard.adapters.sqlite.rebuild import SqliteRebuild
-from switchyard.adapters.sqlite.strategy_orders import SqliteStrategyOrders
+from switchyard.adapters.sqlite.journal import SqliteTime
+from switchyard.adapters.sqlite.migrations import SqliteRebuild
+from switchyard.adapters.sqlite.queries import SqliteOrderDump, SqliteOutboxListing, SqliteStrategyOrders
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues._template import TemplateVenue
 from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
-from switchyard.adapters.venues.paper.quotes import PaperQuotes
-from switchyard.adapters.venues.paper.statement import PaperStatement
+from switchyard.adapters.venues.paper.market import PaperQuotes
+from switchyard.adapters.venues.paper.store import PaperStatement
 from switchyard.bootstrap.databases import Database
 from switchyard.entrypoints.control.office import ParentLink
 from switchyard.flow.backoffice.source import JournalBus, JournalSource

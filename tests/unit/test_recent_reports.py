@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from switchyard.adapters.venues.paper.recent import RecentReports
+from switchyard.adapters.venues.paper.book import RecentReports
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders.reports import ExecutionReport
 from tests.support.venue_orders import DEADLINE_SECONDS, MOMENT

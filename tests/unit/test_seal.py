@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.adapters.memory.clock import START
-from switchyard.adapters.redis.seal import ACCESS_LENGTH, HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES_MAX, CountBucket, Seal
+from switchyard.adapters.redis.scripts import (
+    ACCESS_LENGTH,
+    HEAD_LENGTH,
+    RANK_LENGTH,
+    VALUE_BYTES_MAX,
+    CountBucket,
+    Seal,
+)
 from switchyard.domain.ids import AccountId
 from switchyard.ports.cache import CacheEntry, CacheStatus
 from tests.support.cache import KEY, a_cache_entry, as_put

@@ -1,4 +1,4 @@
-"""Time and randomness of the machine, behind the ports `Clock` and `Randomness`."""
+"""The clock and the randomness of the operating system."""
 
 import os
 import random
@@ -6,6 +6,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+
+from switchyard.domain.ids import TAG_BITS, ULID_RANDOM_BITS, Installation, new_installation
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -69,3 +71,10 @@ def _fill_pool(count: int) -> int:
     values = [int.from_bytes(data[at : at + width], "big") >> surplus for at in range(width, len(data), width)]
     _pools.setdefault(count, []).extend(values)
     return int.from_bytes(data[:width], "big") >> surplus
+
+
+def random_installation() -> Installation:
+    """A new installation with a random id and tag."""
+    randomness = SystemRandomness()
+    milliseconds = int(SystemClock().now().timestamp() * 1000)
+    return new_installation(milliseconds, randomness.bits(ULID_RANDOM_BITS), randomness.bits(TAG_BITS))

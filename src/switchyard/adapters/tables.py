@@ -1,20 +1,21 @@
-"""The columns of the tables that store domain structs, for both SQL engines.
-
-The column names are the struct's field names. The numbered steps in `schema/` of each engine declare their types; every
-other column list (inserts, updates, selects) is generated from here.
-"""
+"""Reading and writing rows as structs, numbered schema files, and the rows of relay leases: shared by both engines."""
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from typing import Any, NamedTuple
 
 from switchyard.domain.accounts.positions import Position
+from switchyard.domain.errors import SchemaMismatch
+from switchyard.domain.ids import WorkerId
 from switchyard.domain.journal.changes import Cursor, Execution
 from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.journal.lines import GENESIS, Place
 from switchyard.domain.orders.keys import KeyEntry, KeyResult
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.domain.risk.kills import Kill, KillOrder
+from switchyard.ports.bus import Lease
 
 _PLACEHOLDER = re.compile(r"\{(\w+\.\w+)\}")
 
@@ -133,3 +134,85 @@ def fragments(tables: Iterable[Table]) -> dict[str, str]:
 def expanded(sql: str, texts: Mapping[str, str]) -> str:
     """The SQL with each `{table.fragment}` replaced; raises KeyError for a fragment that does not exist."""
     return _PLACEHOLDER.sub(lambda placeholder: texts[placeholder[1]], sql)
+
+
+_COLUMNS = "topic, topic_id, epoch, seq, hash, owner, generation, beat"
+
+FIND = f"SELECT {_COLUMNS} FROM relays WHERE topic = $1"
+# A claim that read no lease has generation 0, which no row has.
+CLAIM = f"""
+INSERT INTO relays ({_COLUMNS}) VALUES ($1, '', 1, 0, '{GENESIS}', $2, 1, 0)
+ON CONFLICT (topic) DO UPDATE SET owner = excluded.owner, generation = relays.generation + 1, beat = 0
+WHERE relays.generation = $3 AND relays.beat = $4
+RETURNING {_COLUMNS}
+"""
+RENEW = f"""
+UPDATE relays SET topic_id = $3, epoch = $4, seq = $5, hash = $6, beat = beat + 1
+WHERE topic = $1 AND generation = $2
+RETURNING {_COLUMNS}
+"""
+
+
+def claim_values(topic: str, owner: WorkerId, read: Lease | None) -> tuple[Any, ...]:
+    """The parameters of CLAIM."""
+    return (topic, owner, *((0, 0) if read is None else (read.generation, read.beat)))
+
+
+def renew_values(held: Lease, topic_id: str, place: Place) -> tuple[Any, ...]:
+    """The parameters of RENEW."""
+    return (held.topic, held.generation, topic_id, place.epoch, place.seq, place.hash)
+
+
+def lease(row: Sequence[Any]) -> Lease:
+    """The lease in a row."""
+    topic, topic_id, epoch, seq, digest, owner, generation, beat = row
+    return Lease(
+        topic=topic,
+        topic_id=topic_id,
+        place=Place(epoch, seq, digest),
+        owner=WorkerId(owner),
+        generation=generation,
+        beat=beat,
+    )
+
+
+class SchemaFile(NamedTuple):
+    """One step of the schema's history; a released step is never edited."""
+
+    number: int
+    name: str
+    sql: str
+
+
+def schema_files(package: str) -> list[SchemaFile]:
+    """The package's `schema/NNNN_*.sql`, in order."""
+    files = [SchemaFile(int(name[:4]), name, sql) for name, sql in _sql_files(package, "schema")]
+    assert [file.number for file in files] == list(range(1, len(files) + 1)), f"schema files of {package} have a gap"
+    return files
+
+
+def programs(package: str, fragments: Mapping[str, str]) -> list[str]:
+    """The package's `schema/programs/*.sql` (functions, triggers, views), with their column lists inserted.
+
+    An upgrade runs them after its steps, so a changed program needs a new step, even an empty one. Each program
+    replaces its former version; a step that changes the parameters of a PostgreSQL function also drops the old one.
+    """
+    return [expanded(sql, fragments) for _, sql in _sql_files(package, "schema/programs")]
+
+
+def _sql_files(package: str, folder: str) -> list[tuple[str, str]]:
+    entries = (resources.files(package) / folder).iterdir()
+    return sorted((entry.name, entry.read_text("utf-8")) for entry in entries if entry.name.endswith(".sql"))
+
+
+def check_version(found: int, needed: int) -> None:
+    """Raise SchemaMismatch unless the database has exactly the schema version that this code needs."""
+    if found < needed:
+        raise SchemaMismatch(
+            f"the database schema has version {found}, this Switchyard needs {needed}: run `switchyard db upgrade`"
+        )
+    if found > needed:
+        raise SchemaMismatch(
+            f"the database schema has version {found}, newer than version {needed} of this Switchyard: "
+            "run a newer Switchyard"
+        )

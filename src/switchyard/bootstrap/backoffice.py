@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec.structs import replace
 
 from switchyard.adapters.backoffice.breaks import SqliteBreaks
-from switchyard.adapters.backoffice.postgres_breaks import PostgresBreaks
-from switchyard.adapters.files.disks import LocalDisks
-from switchyard.adapters.files.private import prepare_data_folder
+from switchyard.adapters.backoffice.postgres.breaks import PostgresBreaks
+from switchyard.adapters.files.durable import LocalDisks, prepare_data_folder
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.venue import SENDS, HttpVenue
-from switchyard.adapters.venues.paper.statement import PaperStatement
+from switchyard.adapters.venues.paper.store import PaperStatement
 from switchyard.bootstrap.books import OpenBooks, books_url, journal_turn, open_books
 from switchyard.bootstrap.core import Supervisor, open_tracer
 from switchyard.bootstrap.databases import Database, kill_switch_of, open_database, started_clock

@@ -15,16 +15,16 @@ from switchyard.adapters.backoffice.postgres.dump import PostgresLedgerDump
 from switchyard.adapters.backoffice.postgres.ledger import (
     BOOKS,
     PostgresLedger,
+    PostgresTurn,
     drop_books,
     has_books,
     replace_books,
+    take_rebuilt,
 )
 from switchyard.adapters.backoffice.postgres.lookup import PostgresLedgerLookup
 from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
-from switchyard.adapters.backoffice.postgres.turn import PostgresTurn, take_rebuilt
 from switchyard.adapters.backoffice.reports import SqliteLedgerReports
-from switchyard.adapters.files.durable import sync_folder
-from switchyard.adapters.files.private import create_file, prepare_data_folder
+from switchyard.adapters.files.durable import create_file, prepare_data_folder, sync_folder
 from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap.databases import open_database

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from switchyard.adapters.files.disks import LocalDisks
+from switchyard.adapters.files.durable import LocalDisks
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
 from switchyard.bootstrap.databases import Database
 from switchyard.domain.errors import CannotStart, JournalBroken, OutcomeUnknown, Unavailable

@@ -10,16 +10,14 @@ import msgspec
 import structlog
 
 from switchyard.adapters.files.audit_file import LocalAuditFile, path_before
+from switchyard.adapters.files.durable import prepare_data_folder
 from switchyard.adapters.files.head_file import LocalHeadFile, head_path_of
-from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.postgres.order_dump import PostgresOrderDump
-from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
-from switchyard.adapters.postgres.rebuild import PostgresRebuild
+from switchyard.adapters.postgres.migrations import PostgresRebuild
+from switchyard.adapters.postgres.queries import PostgresOrderDump, PostgresOutboxListing
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
-from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
-from switchyard.adapters.sqlite.rebuild import SqliteRebuild
+from switchyard.adapters.sqlite.migrations import SqliteRebuild
+from switchyard.adapters.sqlite.queries import SqliteOrderDump, SqliteOutboxListing
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
 from switchyard.domain.errors import CannotStart, HistoryMismatch, SettingError
 from switchyard.domain.ids import VenueName

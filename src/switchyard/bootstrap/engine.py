@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Literal, Protocol
 
-from switchyard.adapters.files.private import prepare_data_folder
+from switchyard.adapters.files.durable import prepare_data_folder
 from switchyard.bootstrap.core import Core, PortWrappers
 from switchyard.bootstrap.databases import Database, lookup_decides, open_database
 from switchyard.bootstrap.gateway import Caches, Services, start_gateway

@@ -6,9 +6,7 @@ from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from switchyard.adapters.memory.buckets import MemoryBuckets
-from switchyard.adapters.memory.cache import MemoryCache
-from switchyard.adapters.memory.rates import MemoryRate
+from switchyard.adapters.memory.cache import MemoryBuckets, MemoryCache, MemoryRate
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.venues import declared_capabilities, venue_kinds
@@ -90,7 +88,7 @@ def _open_caches(settings: Settings, incarnation: str, clock: Clock, metrics: Me
         return Caches(cache if _is_enabled(settings) else None, rate, idempotency.cache.ttl, own)
     from switchyard.adapters.redis.cache import RedisCache
     from switchyard.adapters.redis.host import RedisHost
-    from switchyard.adapters.redis.rates import RedisRate
+    from switchyard.adapters.redis.limits import RedisRate
 
     key = hmac.digest(jwt_secret(settings).encode(), f"idempotency cache, {incarnation}".encode(), hashlib.sha256)
     host = RedisHost(idempotency.cache.redis_url, clock=clock, on_change=metrics.redis_up.set)
@@ -121,7 +119,7 @@ def _open_pdca_rates(
     if redis_url is None:
         return {name: (limits[name], rate) for name, rate in own.items()}
     from switchyard.adapters.redis.host import RedisHost
-    from switchyard.adapters.redis.rates import RedisRate
+    from switchyard.adapters.redis.limits import RedisRate
 
     host = RedisHost(redis_url, clock=clock, read_seconds=PDCA_RATE_SECONDS, on_change=metrics.redis_up.set)
     key = hmac.digest(jwt_secret(settings).encode(), f"pdca rates, {incarnation}".encode(), hashlib.sha256)
@@ -142,7 +140,7 @@ def _shared_buckets(
 ) -> TokenBuckets | None:
     if risk.rate_per_sec is None or own is None:
         return None
-    from switchyard.adapters.redis.buckets import RedisBuckets
+    from switchyard.adapters.redis.limits import RedisBuckets
 
     buckets = RedisBuckets(risk.rate_per_sec, risk.burst, host=host, key=key, without_server=own)
     stack.push_async_callback(buckets.close)

@@ -7,11 +7,10 @@ from contextlib import AsyncExitStack
 
 import structlog
 
-from switchyard.adapters.files.lock import lock_beside
+from switchyard.adapters.files.durable import lock_beside
 from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.kafka.configuration import check_properties
-from switchyard.adapters.kafka.messages import MessageReader
-from switchyard.adapters.kafka.partition import topic_id_of
+from switchyard.adapters.kafka.messages import MessageReader, topic_id_of
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import audit_files, database_place, head_files
 from switchyard.domain.errors import AlreadyRunning

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes, UnreadableRecord
-from switchyard.adapters.memory.buckets import MemoryBuckets
+from switchyard.adapters.memory.cache import MemoryBuckets
 from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.memory.venue import NullVenue
-from switchyard.adapters.venues.http.names import VenueNames
+from switchyard.adapters.venues.http.messages import VenueNames
 from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.adapters.venues.http.venue import SENDS, HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
-from switchyard.adapters.venues.paper.quotes import PaperQuotes
+from switchyard.adapters.venues.paper.market import PaperQuotes
 from switchyard.bootstrap.core import Core
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
@@ -159,7 +159,7 @@ def _bucket(venue: VenueSettings, host: "RedisHost | None", core: Core, stack: A
     own = MemoryBuckets(venue.rate_per_sec, burst_of(venue), clock=core.clock)
     if host is None:
         return own
-    from switchyard.adapters.redis.buckets import RedisBuckets
+    from switchyard.adapters.redis.limits import RedisBuckets
 
     # Of the installation: another one on the same Redis, with other credentials at the venue, has its own buckets.
     text = f"venue rate, {core.installation.id}"

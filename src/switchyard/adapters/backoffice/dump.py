@@ -6,8 +6,7 @@ from decimal import Decimal
 from itertools import groupby
 from typing import Any
 
-from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.adapters.backoffice.posting import time_of
+from switchyard.adapters.backoffice.ledger import SqliteLedger, time_of
 from switchyard.adapters.backoffice.rows import account_of, holding_decoder, order_decoder
 from switchyard.domain.books.entries import BookedAccount, Leg
 from switchyard.domain.books.fold import BalanceKey

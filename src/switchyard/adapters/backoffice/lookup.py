@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 
 from switchyard.adapters.backoffice import schema
-from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.adapters.backoffice.posting import time_of
+from switchyard.adapters.backoffice.ledger import SqliteLedger, time_of
 from switchyard.adapters.backoffice.rows import account_of, tables_of
 from switchyard.domain.books.entries import BookedAccount
 from switchyard.domain.ids import AccountId

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from switchyard.adapters.files.durable import sync_folder
-from switchyard.adapters.files.lock import lock_beside
-from switchyard.adapters.files.private import FILE_MODE
+from switchyard.adapters.files.durable import FILE_MODE, lock_beside, sync_folder
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.journal.lines import GENESIS, LINE_BYTES_MAX, LINE_START, parse_line
 from switchyard.ports.journal import Head

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from switchyard.adapters.files.durable import replace_file
-from switchyard.adapters.files.lock import lock_beside
+from switchyard.adapters.files.durable import lock_beside, replace_file
 
 # A write takes milliseconds. A process that holds the lock for longer is paused, or its disk does not answer.
 LOCK_SECONDS_MAX = 1.0

@@ -14,9 +14,8 @@ from typing import TypeVar
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from switchyard.adapters.kafka import brokers, configuration, topics
-from switchyard.adapters.kafka.messages import MessageReader
-from switchyard.adapters.kafka.partition import PartitionSource, offset_in, source_name
+from switchyard.adapters.kafka import configuration
+from switchyard.adapters.kafka.messages import MessageReader, PartitionSource, offset_in, source_name
 from switchyard.domain.errors import CannotStart
 from switchyard.domain.journal.lines import Offset
 from switchyard.ports.books import SourceState
@@ -82,7 +81,7 @@ class KafkaBus:
 
     async def _join(self) -> None:
         """Look the topic up and join the group."""
-        topic = await asyncio.to_thread(topics.describe, self._kafka)
+        topic = await asyncio.to_thread(configuration.describe, self._kafka)
         topic.check_not_resized(self._former_ids)
         if self._former_ids and topic.id not in self._former_ids:
             raise _replaced(self._kafka.topic, ", ".join(self._former_ids), topic.id)
@@ -150,7 +149,7 @@ class KafkaBus:
 
     async def bounds(self, partition: int) -> tuple[int, int]:
         """The first message that the brokers have, and the number of the next one."""
-        return await asyncio.to_thread(topics.bounds, self._kafka, partition)
+        return await asyncio.to_thread(configuration.bounds, self._kafka, partition)
 
     async def end(self, partition: int) -> int:
         """The number of the next message to come, as of the last fetch or of the last look at the topic."""
@@ -189,11 +188,11 @@ class KafkaBus:
         if self._consumer is None:
             await self._join()
             return
-        topic = await asyncio.to_thread(topics.describe, self._kafka)
+        topic = await asyncio.to_thread(configuration.describe, self._kafka)
         topic.check_not_resized([self._topic_id])
         if topic.id != self._topic_id:
             raise _replaced(self._kafka.topic, self._topic_id, topic.id)
-        self._ends = await asyncio.to_thread(topics.ends, self._kafka, range(topic.partitions))
+        self._ends = await asyncio.to_thread(configuration.ends, self._kafka, range(topic.partitions))
 
     def _fetch(self, consumer: Consumer, partition: int, offset: int) -> None:
         place = TopicPartition(self._kafka.topic, partition, offset)
@@ -236,7 +235,7 @@ class KafkaBus:
                 if messages:
                     self._loop.call_soon_threadsafe(self._arrived)
             if self._has_lost_brokers.is_set():
-                failure = brokers.LOST
+                failure = configuration.LOST
         except Exception as error:  # of the client, or of a callback: without the thread nothing would be read
             failure = str(error) or repr(error)
         consumer.close()
@@ -303,7 +302,7 @@ class KafkaBus:
 
     def _count_brokers(self, statistics: str) -> None:
         """Called by the thread."""
-        if brokers.are_lost(statistics):
+        if configuration.are_lost(statistics):
             self._has_lost_brokers.set()
 
     def _hear(self, error: KafkaError) -> None:

@@ -13,9 +13,8 @@ from zlib import crc32
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from switchyard.adapters.kafka import brokers, configuration, topics
-from switchyard.adapters.kafka.messages import headers_of
-from switchyard.adapters.kafka.partition import source_name
+from switchyard.adapters.kafka import configuration
+from switchyard.adapters.kafka.messages import headers_of, source_name
 from switchyard.domain.journal.lines import BusEvent
 from switchyard.ports.bus import BusUnavailable
 from switchyard.settings.kafka import KafkaSettings
@@ -91,7 +90,7 @@ class KafkaPublisher:
 
     async def topic_id(self, former_id: str) -> str:
         """The topic's id, from the brokers."""
-        topic = await asyncio.to_thread(topics.describe, self._kafka)
+        topic = await asyncio.to_thread(configuration.describe, self._kafka)
         topic.check_not_resized([former_id])
         return topic.id
 
@@ -155,7 +154,7 @@ class KafkaPublisher:
             while not self._is_closing.is_set() and not self._has_lost_brokers.is_set():
                 producer.poll(POLL_SECONDS)
             if self._has_lost_brokers.is_set():
-                failure = brokers.LOST
+                failure = configuration.LOST
         except Exception as error:  # of the client, or of a callback: without the thread no report would come
             failure = str(error) or repr(error)
         if failure is not None:
@@ -169,7 +168,7 @@ class KafkaPublisher:
 
     def _count_brokers(self, statistics: str) -> None:
         """Called by the thread."""
-        if brokers.are_lost(statistics):
+        if configuration.are_lost(statistics):
             self._has_lost_brokers.set()
 
     def _hear(self, error: KafkaError) -> None:

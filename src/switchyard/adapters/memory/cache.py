@@ -1,16 +1,18 @@
-"""The idempotency cache of a single process, in a dictionary."""
+"""Idempotency cache, token buckets and rates in the memory of one process: the defaults without Redis."""
 
 import asyncio
-from collections import Counter, OrderedDict
+from bisect import bisect_right
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from decimal import Decimal
 from itertools import islice
 
 from msgspec.structs import replace
 
 from switchyard.adapters.cache_tally import CacheTally
 from switchyard.domain.ids import AccountId
-from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus, CacheWatch
+from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus, CacheWatch, Counted
 from switchyard.ports.clock import Clock
 
 # About 100 MB: an entry with a typical response takes 1 KB.
@@ -130,3 +132,89 @@ class MemoryCache:
 
 def _key(entry: CacheEntry) -> tuple[AccountId, str, str]:
     return entry.account_id, entry.operation, entry.idempotency_key
+
+
+# About 200 bytes each.
+ACCOUNTS_MAX = 100_000
+# Less than the clock resolves; sums of intervals are not exact.
+_EPSILON_SECONDS = 1e-9
+
+
+class MemoryBuckets:
+    """ports.buckets.TokenBuckets: for each account the time at which its bucket would be full again.
+
+    Above `accounts_max` accounts, the one that was used longest ago is removed; its bucket is full again.
+    """
+
+    def __init__(self, per_second: Decimal, burst: int, *, clock: Clock, accounts_max: int = ACCOUNTS_MAX) -> None:
+        assert per_second > 0 and burst > 0 and accounts_max > 0, "rate, burst and accounts_max must be positive"
+        self._interval = float(1 / per_second)
+        self._tolerance = (burst - 1) * self._interval
+        self._clock = clock
+        self._accounts_max = accounts_max
+        self._full_at: OrderedDict[str, float] = OrderedDict()
+
+    async def take(self, account: str) -> timedelta | None:
+        """Take a token and return None, or return how long to wait for the next one."""
+        now = self._clock.monotonic()
+        full_at = max(self._full_at.get(account, now), now)
+        seconds = full_at - now - self._tolerance
+        if seconds > _EPSILON_SECONDS:
+            return timedelta(seconds=seconds)
+        self._full_at[account] = full_at + self._interval
+        self._full_at.move_to_end(account)
+        if len(self._full_at) > self._accounts_max:
+            self._full_at.popitem(last=False)
+        return None
+
+    async def put_back(self, account: str) -> None:
+        """Return a token that was not needed."""
+        if account in self._full_at:
+            self._full_at[account] -= self._interval
+
+    async def wait(self, account: str) -> timedelta | None:
+        """Return how long `take` would have to wait; takes nothing."""
+        now = self._clock.monotonic()
+        seconds = self._full_at.get(account, now) - now - self._tolerance
+        return timedelta(seconds=seconds) if seconds > _EPSILON_SECONDS else None
+
+
+# About 20 MB: a client that uses a limit of 60 fully takes 2 KB.
+CLIENTS_MAX = 10_000
+
+
+class MemoryRate:
+    """ports.rates.SharedRate over the last requests of each client.
+
+    Above `clients_max` clients, the one whose last accepted request is the oldest is removed; its count starts at zero.
+    """
+
+    def __init__(self, limit: int, window: timedelta, *, clock: Clock, clients_max: int = CLIENTS_MAX) -> None:
+        assert limit > 0 and window > timedelta() and clients_max > 0, "limit, window and clients_max must be positive"
+        self._limit = limit
+        self._window_seconds = window.total_seconds()
+        self._clock = clock
+        self._clients_max = clients_max
+        self._taken: OrderedDict[str, deque[float]] = OrderedDict()
+
+    async def take(self, client: str) -> timedelta | None:
+        """Count a request and return None, or return how long to wait."""
+        return (await self.count(client)).wait
+
+    async def count(self, client: str) -> Counted:
+        """Count a request, or reject it."""
+        now = self._clock.monotonic()
+        taken = self._taken.get(client)
+        if taken is None:
+            taken = self._taken[client] = deque(maxlen=self._limit)
+            if len(self._taken) > self._clients_max:
+                self._taken.popitem(last=False)
+        free_at = taken[0] + self._window_seconds if len(taken) == self._limit else now
+        if free_at > now:
+            wait = timedelta(seconds=free_at - now)
+            return Counted(wait, 0, wait)
+        taken.append(now)
+        self._taken.move_to_end(client)
+        first = bisect_right(taken, now - self._window_seconds)
+        oldest = timedelta(seconds=taken[first] + self._window_seconds - now)
+        return Counted(None, self._limit - (len(taken) - first), oldest)

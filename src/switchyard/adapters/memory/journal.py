@@ -8,8 +8,8 @@ from typing import get_args
 
 import msgspec
 
-from switchyard.adapters.installation import random_installation
 from switchyard.adapters.memory.group_checks import check_rows_differ, check_storable
+from switchyard.adapters.system_clock import random_installation
 from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.ids import (

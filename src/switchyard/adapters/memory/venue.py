@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from switchyard.adapters.venues.paper.recent import RecentReports
+from switchyard.adapters.venues.paper.book import RecentReports
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
 from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.order import Order

@@ -1,9 +1,12 @@
-"""What the store needs of an engine: transactions, and the few places where the two engines' SQL differs."""
+"""A session of the PDCA store on either engine: dialect, rows, and spans."""
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
+
+from switchyard.ports.tracing import Tracer
+from switchyard.telemetry.traces import child_span
 
 Row = Sequence[Any]
 
@@ -56,3 +59,36 @@ def moment(value: datetime | str | None) -> datetime | None:
     if isinstance(value, str):
         return datetime.fromisoformat(value)
     return None if value is None else value.astimezone(UTC)
+
+
+class TracedEngine:
+    """adapters.pdca.session.Engine over another one."""
+
+    def __init__(self, engine: Engine, tracer: Tracer, system: str) -> None:
+        """`system`: the database's name in OpenTelemetry's conventions."""
+        self.dialect = engine.dialect
+        self._engine = engine
+        self._tracer = tracer
+        self._system = system
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Session]:
+        """A transaction that reads."""
+        with child_span(self._tracer, "pdca.store.read", "client") as span:
+            if span is not None:
+                span.set("db.system.name", self._system)
+            async with self._engine.reading() as session:
+                yield session
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Session]:
+        """A transaction that writes."""
+        with child_span(self._tracer, "pdca.store.write", "client") as span:
+            if span is not None:
+                span.set("db.system.name", self._system)
+            async with self._engine.writing() as session:
+                yield session
+
+    async def close(self) -> None:
+        """Close the engine."""
+        await self._engine.close()

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import apsw
 
 from switchyard.adapters.pdca.session import Dialect, Row
-from switchyard.adapters.sqlite.connections import connect
-from switchyard.adapters.sqlite.open_files import OpenFiles
+from switchyard.adapters.sqlite.connections import OpenFiles, connect
 from switchyard.adapters.threads import WorkerThreads
 from switchyard.domain.errors import CannotStart, OutcomeUnknown, SchemaMismatch
 from switchyard.domain.journal.lines import GENESIS, stamp

@@ -5,10 +5,9 @@ from pathlib import Path
 from switchyard.adapters.pdca.postgres_engine import PostgresEngine
 from switchyard.adapters.pdca.queue import SqlQueue
 from switchyard.adapters.pdca.requests import SqlRequests
-from switchyard.adapters.pdca.session import Engine
+from switchyard.adapters.pdca.session import Engine, TracedEngine
 from switchyard.adapters.pdca.sqlite_engine import SqliteEngine
 from switchyard.adapters.pdca.strategies import SqlStrategies
-from switchyard.adapters.pdca.traced_engine import TracedEngine
 from switchyard.ports.tracing import Tracer
 
 

@@ -3,19 +3,18 @@
 from collections.abc import Callable
 
 from switchyard.adapters.postgres import migrations
-from switchyard.adapters.postgres.accounts import PostgresAccounts
-from switchyard.adapters.postgres.connection import single_connection
-from switchyard.adapters.postgres.database_time import PostgresTime
+from switchyard.adapters.postgres.connection import CommitNotifications, single_connection
 from switchyard.adapters.postgres.journal import PostgresJournal
-from switchyard.adapters.postgres.keys import PostgresKeyStore
-from switchyard.adapters.postgres.kills import PostgresKills
-from switchyard.adapters.postgres.lanes import PostgresLanes
-from switchyard.adapters.postgres.liveness import PostgresLiveness
-from switchyard.adapters.postgres.notifications import CommitNotifications
-from switchyard.adapters.postgres.queries import PostgresQueries
+from switchyard.adapters.postgres.liveness import PostgresLanes, PostgresLiveness, PostgresRelayLeases
+from switchyard.adapters.postgres.queries import (
+    PostgresAccounts,
+    PostgresKeyStore,
+    PostgresKills,
+    PostgresQueries,
+    PostgresStrategyOrders,
+    PostgresTime,
+)
 from switchyard.adapters.postgres.reader import Reader
-from switchyard.adapters.postgres.relay_leases import PostgresRelayLeases
-from switchyard.adapters.postgres.strategy_orders import PostgresStrategyOrders
 from switchyard.adapters.system_clock import SystemClock
 
 # A copy made by `pg_dump` or from a template has another number or another server; a standby has the same.

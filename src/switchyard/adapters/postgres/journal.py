@@ -27,15 +27,16 @@ from switchyard.adapters.postgres.connection import (
     connect,
     disconnect,
 )
-from switchyard.adapters.postgres.exposures import (
+from switchyard.adapters.postgres.reader import (
     ACCOUNT_POSITIONS,
     ACCOUNT_TOTALS,
     RESERVED,
     WINDOW_ORDERS,
+    Reader,
     SymbolReads,
     account_exposure,
+    is_local_only,
 )
-from switchyard.adapters.postgres.reader import Reader, is_local_only
 from switchyard.adapters.tables import EVENT_COLUMNS, POSITIONS
 from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalUnavailable, OutcomeUnknown

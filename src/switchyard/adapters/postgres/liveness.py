@@ -1,17 +1,22 @@
-"""Liveness of workers on PostgreSQL: session advisory locks, which the server releases when the session ends."""
+"""Workers on PostgreSQL: session locks prove that one lives and owns its lanes; the leases of relays."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import asyncpg
+import msgspec
 
-from switchyard.adapters.postgres.connection import DATABASE_ERRORS, Connection
-from switchyard.adapters.postgres.persistent import PersistentConnection
+from switchyard.adapters import tables
+from switchyard.adapters.postgres.connection import DATABASE_ERRORS, Connection, PersistentConnection
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.domain.errors import AlreadyRunning, JournalUnavailable
-from switchyard.domain.ids import WorkerId
+from switchyard.domain.ids import VenueName, WorkerId
+from switchyard.domain.journal.lines import Place
+from switchyard.ports.bus import Lease, LeaseLost
+from switchyard.ports.clock import Clock
 from switchyard.ports.journal import KERNEL_HOLD
+from switchyard.ports.outbox import NOTHING_DECLARED, LaneShare, difference
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
 
 # `dead` takes a lock for an instant only: a lock that is not free after this time belongs to another process.
@@ -82,3 +87,76 @@ class PostgresLiveness:
 def lock_key(worker: WorkerId) -> int:
     """The worker's advisory lock key: the same 64-bit number in every process, unlike Python's `hash`."""
     return int.from_bytes(hashlib.sha256(worker.encode()).digest()[:8], "big", signed=True)
+
+
+# A worker that has not called for this long is paused or disconnected: the others take its lanes, though its process
+# may still run.
+SILENCE_MAX = timedelta(seconds=10)
+
+_HOLD = """
+SELECT lanes, share, workers, beats, other_worker, other_declared::text FROM hold_lanes(
+    for_worker => $1, worker_lock_key => $2, given_up => $3, silent_workers => $4, silent_beats => $5,
+    own_declared => $6::text::jsonb
+)
+"""
+
+
+class PostgresLanes:
+    """ports.lanes.Lanes among the workers of one database."""
+
+    def __init__(self, reader: Reader, clock: Clock, silence_max: timedelta = SILENCE_MAX) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._silence_seconds_max = silence_max.total_seconds()
+        self._beats: dict[str, tuple[int, float]] = {}
+        """The last beat of each worker, and the monotonic time at which it was first seen here."""
+
+    async def hold(
+        self, worker: WorkerId, given_up: Sequence[int], declared: Mapping[VenueName, str] = NOTHING_DECLARED
+    ) -> LaneShare:
+        """Register the worker, release the lanes it gives up, and take free lanes up to its fair share."""
+        now = self._clock.monotonic()
+        silent = [
+            (other, beat)
+            for other, (beat, seen_at) in self._beats.items()
+            if other != worker and now - seen_at > self._silence_seconds_max
+        ]
+        workers, beats = [other for other, _ in silent], [beat for _, beat in silent]
+        own = msgspec.json.encode(dict(declared)).decode()
+        [record] = await self._reader.unconfirmed_rows(_HOLD, worker, lock_key(worker), given_up, workers, beats, own)
+        self._note_beats(record["workers"], record["beats"])
+        if record["other_worker"] is not None:
+            raise difference(record["other_worker"], msgspec.json.decode(record["other_declared"]), declared)
+        return LaneShare(frozenset(record["lanes"]), record["share"])
+
+    def _note_beats(self, workers: Sequence[str], beats: Sequence[int]) -> None:
+        now = self._clock.monotonic()
+        before = self._beats
+        self._beats = {
+            worker: before[worker] if worker in before and before[worker][0] == beat else (beat, now)
+            for worker, beat in zip(workers, beats, strict=True)
+        }
+
+
+class PostgresRelayLeases:
+    """ports.relay_lease.RelayLeases among the processes of one database."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def lease(self, topic: str) -> Lease | None:
+        """The lease of a topic."""
+        found = await self._reader.unconfirmed_rows(tables.FIND, topic)
+        return tables.lease(tuple(found[0])) if found else None
+
+    async def claim(self, topic: str, owner: WorkerId, read: Lease | None) -> Lease | None:
+        """Become the owner if the lease is still the one that was read."""
+        claimed = await self._reader.unconfirmed_rows(tables.CLAIM, *tables.claim_values(topic, owner, read))
+        return tables.lease(tuple(claimed[0])) if claimed else None
+
+    async def renew(self, held: Lease, topic_id: str, place: Place) -> Lease:
+        """Store the place and raise the beat."""
+        renewed = await self._reader.unconfirmed_rows(tables.RENEW, *tables.renew_values(held, topic_id, place))
+        if not renewed:
+            raise LeaseLost(f"another relay publishes to {held.topic} now")
+        return tables.lease(tuple(renewed[0]))

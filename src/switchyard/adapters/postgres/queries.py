@@ -1,22 +1,42 @@
-"""Read-only queries on PostgreSQL: each is one bounded statement, so its result is one snapshot."""
+"""Read-only queries on PostgreSQL: orders, events, accounts, keys, kills, strategies, and the lists of the command
+line.
+"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Literal
 
+import asyncpg
+
 from switchyard.adapters.postgres import rows
+from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.postgres.reader import Reader
-from switchyard.adapters.tables import EVENT_COLUMNS, EXECUTIONS, ORDERS, POSITIONS
+from switchyard.adapters.tables import (
+    EVENT_COLUMNS,
+    EXECUTIONS,
+    IDEMPOTENCY_KEYS,
+    KILLS,
+    ORDERS,
+    OUTBOX_ORDERS,
+    POSITIONS,
+)
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
-from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.errors import OutcomeUnknown
+from switchyard.domain.ids import AccountId, KillId, OrderId, VenueName
 from switchyard.domain.journal.changes import Execution
 from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.lifecycle import FINAL
 from switchyard.domain.orders.order import Order
-from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxKind
-from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
-from switchyard.ports.outbox import Due, KnownState, OutboxCount, QueueHead, nothing_known
-from switchyard.ports.queries import OrderFilter
+from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
+from switchyard.domain.risk.exposure import TotalsKey
+from switchyard.domain.risk.kills import Kill
+from switchyard.domain.strategies.metrics import READ_EVENTS, OrderRow, StrategyOrder, Window, id_range, strategy_orders
+from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT, StoredTime, TimeReading
+from switchyard.ports.outbox import DOUBTS_MAX, Due, KnownState, OutboxCount, QueueHead, nothing_known
+from switchyard.ports.queries import KeyId, OrderFilter, Reaped, UnfinishedFilter
+from switchyard.ports.strategies import ORDERS_MAX
 
 # A cancel is due only when its order has been sent. A scalar subquery is an index lookup; EXISTS could be planned as a
 # hash over every order ever sent.
@@ -293,3 +313,290 @@ def _owner(account_id: AccountId | None, order_id: OrderId | None) -> tuple[str,
         return "order_id", order_id
     assert account_id is not None, "give an account or an order, not both"
     return "account_id", account_id
+
+
+_UNFINISHED = f"""
+SELECT {ORDERS.qualified("orders")} FROM {rows.UNFINISHED}
+WHERE open.account_id = $1 AND open.order_id > $2 AND ($3::text IS NULL OR orders.symbol = $3)
+AND ($4::text IS NULL OR orders.strategy = $4) AND ($5::text IS NULL OR orders.venue = $5)
+ORDER BY open.order_id LIMIT $6
+"""
+_POSITIONS = f"""
+SELECT {POSITIONS.column_list} FROM positions
+WHERE account_id = $1 AND symbol > $2 AND qty <> 0 ORDER BY symbol LIMIT $3
+"""
+
+
+class PostgresAccounts:
+    """ports.accounts.Accounts on PostgreSQL."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def unfinished_orders(self, wanted: UnfinishedFilter) -> list[Order]:
+        """One page of the orders that have not ended, sorted by id."""
+        limit = min(wanted.limit, PAGE_MAX)
+        values = (wanted.account_id, wanted.after or "", wanted.symbol, wanted.strategy, wanted.venue, limit)
+        return [rows.order(record) for record in await self._reader.rows(_UNFINISHED, *values)]
+
+    async def open_positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
+        """One page of the positions that are not flat, sorted by the bytes of their symbols."""
+        values = (account_id, max(after, ACCOUNT_TOTAL), min(limit, PAGE_MAX))
+        return [rows.position(record) for record in await self._reader.rows(_POSITIONS, *values)]
+
+
+_ENTRY = f"""
+SELECT {IDEMPOTENCY_KEYS.column_list} FROM idempotency_keys
+WHERE (account_id, operation, idempotency_key) = ($1, $2, $3)
+"""
+_BETWEEN = f"""
+SELECT {IDEMPOTENCY_KEYS.column_list} FROM idempotency_keys
+WHERE account_id = $1 AND operation = $2 AND idempotency_key BETWEEN $3 AND $4 AND created_at > $5 LIMIT $6
+"""
+# Pages in primary key order: an index on `expires_at` would add a write to every accepted order. A key whose order is
+# missing is removed as if the order were final.
+_REAP = """
+WITH page AS (
+    SELECT account_id, operation, idempotency_key, created_at, expires_at, order_id, version FROM idempotency_keys
+    WHERE (account_id, operation, idempotency_key) > ($1, $2, $3)
+    ORDER BY account_id, operation, idempotency_key LIMIT $4
+), removed AS (
+    DELETE FROM idempotency_keys AS stored USING page
+    WHERE (stored.account_id, stored.operation, stored.idempotency_key)
+        = (page.account_id, page.operation, page.idempotency_key)
+    AND stored.version = page.version AND page.operation <> ALL ($8::text[])
+    AND greatest(page.created_at, $7) + (page.expires_at - page.created_at) < $5 -- `KeyEntry.expiry`
+    AND coalesce((SELECT orders.status FROM orders WHERE orders.order_id = page.order_id), 'FILLED') = ANY ($6::text[])
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM removed) AS count, (SELECT count(*) FROM page) AS seen, last.*
+FROM (SELECT 1) AS one LEFT JOIN LATERAL (
+    SELECT account_id, operation, idempotency_key FROM page
+    ORDER BY account_id DESC, operation DESC, idempotency_key DESC LIMIT 1
+) AS last ON true
+"""
+
+
+class PostgresKeyStore:
+    """ports.keys.KeyStore on PostgreSQL."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def entry(self, account: AccountId, operation: str, key: str) -> KeyEntry | None:
+        """The entry of a key, expired or not; None if there is none."""
+        # 'Unavailable' would mean that the request has no order.
+        async with self._reader.barrier.confirmed(OutcomeUnknown) as read:
+            records = await self._reader.unconfirmed_rows(_ENTRY, account, operation, key)
+            if not records:
+                read.needs_standby = False  # no proof of anything: the append decides
+                return None
+            entry = KeyEntry(**records[0])
+            # The keys of requests without an order are written without an event.
+            read.must_write = not entry.order_id
+        return entry
+
+    async def entries(
+        self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
+    ) -> list[KeyEntry]:
+        """Entries created after `since` whose keys lie between `first` and `last`, inclusive."""
+        records = await self._reader.unconfirmed_rows(_BETWEEN, account, operation, first, last, since, limit)
+        return [KeyEntry(**record) for record in records]
+
+    async def reap(
+        self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int, kept: Collection[str] = ()
+    ) -> Reaped:
+        """Check the next entries and remove those that have expired and whose order is final."""
+        arguments = (*(after or ("", "", "")), limit, now, sorted(FINAL), jumped_at, list(kept))
+        [row] = await self._reader.unconfirmed_rows(_REAP, *arguments)
+        is_last = row["seen"] < limit
+        return Reaped(row["count"], None if is_last else (row["account_id"], row["operation"], row["idempotency_key"]))
+
+
+_KILLS = f"SELECT {KILLS.column_list} FROM kills"
+_KILL_ORDERS = """
+SELECT listed.order_id FROM kill_orders AS listed JOIN orders USING (order_id)
+WHERE listed.kill_id = $1 AND listed.order_id > $2 AND (NOT $3::boolean OR NOT is_final(orders.status))
+ORDER BY listed.order_id LIMIT $4
+"""
+
+
+class PostgresKills:
+    """ports.kills.Kills on PostgreSQL."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def active(self) -> Sequence[Kill]:
+        """All active kills, the oldest first."""
+        return [rows.kill(row) for row in await self._reader.rows(f"{_KILLS} WHERE cleared_at IS NULL ORDER BY seq")]
+
+    async def find(self, kill_id: KillId) -> Kill | None:
+        """One kill."""
+        found = await self._reader.rows(f"{_KILLS} WHERE kill_id = $1", kill_id)
+        return rows.kill(found[0]) if found else None
+
+    async def newest(self, *, before: int | None = None, limit: int) -> Sequence[Kill]:
+        """One page of all kills, newest first."""
+        end = SEQ_LIMIT if before is None else before
+        sql = f"{_KILLS} WHERE seq < $1 ORDER BY seq DESC LIMIT $2"
+        return [rows.kill(row) for row in await self._reader.rows(sql, end, min(limit, PAGE_MAX))]
+
+    async def orders_of(
+        self, kill_id: KillId, *, after: OrderId | None = None, only_open: bool = False, limit: int
+    ) -> Sequence[OrderId]:
+        """One page of the orders that were open when the kill was set, sorted by id."""
+        found = await self._reader.rows(_KILL_ORDERS, kill_id, after or "", only_open, min(limit, PAGE_MAX))
+        return [OrderId(record["order_id"]) for record in found]
+
+
+_STRATEGY_ORDERS = """
+SELECT order_id, accepted_at, status, reason FROM orders
+WHERE strategy IS NOT NULL AND account_id = $1 AND strategy = $2 AND order_id > $3 AND order_id < $4
+AND accepted_at >= $5 AND accepted_at < $6
+ORDER BY order_id LIMIT $7
+"""
+_EVENTS = "SELECT order_id, type, data FROM events WHERE order_id = ANY ($1::text[]) AND type = ANY ($2::text[])"
+
+
+class PostgresStrategyOrders:
+    """ports.strategy_orders.StrategyOrders on PostgreSQL."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def page(
+        self, account: AccountId, strategy: str, window: Window, after: OrderId | None, limit: int
+    ) -> list[StrategyOrder]:
+        """A page of the strategy's orders in the window."""
+        first, last = id_range(window)
+        start = max(first, after or first)
+        records = await self._reader.rows(
+            _STRATEGY_ORDERS, account, strategy, start, last, window.start, window.end, min(limit, ORDERS_MAX)
+        )
+        found = [OrderRow(*record) for record in records]
+        events = await self._reader.rows(_EVENTS, [row.order_id for row in found], list(READ_EVENTS))
+        return strategy_orders(found, [(record[0], record[1], record[2]) for record in events])
+
+
+# Rows per fetch of the cursor: well under a megabyte.
+PAGE = 1_000
+
+
+class PostgresOrderDump:
+    """ports.rebuild.OrderDump, usable while other processes write."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def all_orders(self) -> AsyncIterator[Order]:
+        """Every order of one snapshot, sorted by id."""
+        sql = f"SELECT {ORDERS.column_list} FROM orders ORDER BY order_id"
+        async with (
+            single_connection(self._url) as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            async for record in connection.cursor(sql, prefetch=PAGE):
+                yield rows.order(record)
+
+    async def wrong_totals(self) -> list[TotalsKey]:
+        """The keys whose totals in `exposures` are not the sums of the open orders, in one snapshot."""
+        async with single_connection(self._url) as connection:
+            return [(key[0], key[1], key[2]) for key in await connection.fetch("SELECT * FROM wrong_exposures()")]
+
+    async def wrong_unfinished(self) -> list[OrderId]:
+        """Orders of which `unfinished_orders` is wrong, in one snapshot; a page at most."""
+        async with single_connection(self._url) as connection:
+            return [OrderId(row[0]) for row in await connection.fetch("SELECT wrong_unfinished_orders()")]
+
+
+_SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = $1 ORDER BY seq LIMIT $2"
+_SELECT_OF = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE order_id = $1 ORDER BY kind, number"
+_SELECT_ORDER = f"SELECT {ORDERS.column_list} FROM orders WHERE order_id = $1"
+_SELECT_EVENTS = f"SELECT {EVENT_COLUMNS} FROM journal WHERE order_id = $1 ORDER BY seq LIMIT $2"
+_SELECT_DOUBTS = f"""
+SELECT {EVENT_COLUMNS} FROM journal WHERE order_id = $1 AND type = 'OrderUncertain'
+ORDER BY seq DESC LIMIT {DOUBTS_MAX}
+"""
+
+# One row at least, for the time.
+_SELECT_CURSORS = """
+SELECT clock_timestamp() AS now, name, hash FROM (SELECT 1) AS once LEFT JOIN reader_cursors ON name = ANY($1)
+"""
+
+
+class PostgresOutboxListing:
+    """ports.outbox_listing.OutboxListing on PostgreSQL."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
+        """Rows of one status, oldest first."""
+        return [rows.outbox_row(record) for record in await self._read(_SELECT, status, min(limit, PAGE_MAX))]
+
+    async def rows_of(self, order_id: OrderId) -> Sequence[OutboxRow]:
+        """The rows of one order."""
+        return [rows.outbox_row(record) for record in await self._read(_SELECT_OF, order_id)]
+
+    async def history_of(self, order_id: OrderId, limit: int) -> tuple[Order, Sequence[JournalEvent]] | None:
+        """One order with its first events."""
+        found = await self._read(_SELECT_ORDER, order_id)
+        if not found:
+            return None
+        events = await self._read(_SELECT_EVENTS, order_id, min(limit, PAGE_MAX))
+        return rows.order(found[0]), list(map(rows.journal_event, events))
+
+    async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
+        """The last `OrderUncertain` events of one order, newest first."""
+        return [rows.journal_event(record) for record in await self._read(_SELECT_DOUBTS, order_id)]
+
+    async def cursors(self, names: Sequence[str]) -> tuple[Mapping[str, str], datetime]:
+        """The texts of cursors, and the database's time."""
+        found = await self._read(_SELECT_CURSORS, list(names))
+        return {record["name"]: record["hash"] for record in found if record["name"] is not None}, found[0]["now"]
+
+    async def _read(self, sql: str, *values: str | int | list[str]) -> list[asyncpg.Record]:
+        async with single_connection(self._url) as connection:
+            records: list[asyncpg.Record] = await connection.fetch(sql, *values)
+            return records
+
+
+_READ = """
+SELECT wall_clock() AS wall, (SELECT max(at) FROM journal_heads) AS newest_event_at,
+    stored.ahead, stored.written_at, stored.boot_id, stored.boot_seconds, stored.jumped_at,
+    stored.stepped_ahead
+FROM (SELECT true) AS reading LEFT JOIN steady_clock AS stored ON true
+"""
+# Dated by the reading that `ahead` comes from: the wall clock may have been stepped since.
+_STORE = """
+INSERT INTO steady_clock (ahead, written_at, boot_id, boot_seconds, jumped_at, stepped_ahead)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (only_row) DO UPDATE SET ahead = excluded.ahead, written_at = excluded.written_at,
+    boot_id = excluded.boot_id, boot_seconds = excluded.boot_seconds, jumped_at = excluded.jumped_at,
+    stepped_ahead = excluded.stepped_ahead
+WHERE (steady_clock.ahead, steady_clock.written_at) = ($7, $8)
+RETURNING 1
+"""
+
+
+class PostgresTime:
+    """ports.database_time.DatabaseTime on PostgreSQL."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.is_shared = True
+
+    async def read(self) -> TimeReading:
+        """The server's times, in one statement."""
+        [row] = await self._reader.unconfirmed_rows(_READ)
+        stored = None
+        if row["written_at"] is not None:
+            stored = StoredTime(**{name: row[name] for name in StoredTime.__struct_fields__})
+        return TimeReading(row["wall"], row["newest_event_at"], stored)
+
+    async def store(self, time: StoredTime, *, read: StoredTime | None) -> bool:
+        """Replace the row that was read."""
+        values = (time.ahead, time.written_at, time.boot_id, time.boot_seconds, time.jumped_at, time.stepped_ahead)
+        before = (None, None) if read is None else (read.ahead, read.written_at)
+        return bool(await self._reader.unconfirmed_rows(_STORE, *values, *before))

@@ -14,10 +14,8 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from switchyard.adapters.cache_tally import CacheTally
-from switchyard.adapters.redis.batches import Batches
-from switchyard.adapters.redis.host import Command, RedisHost, RedisUnavailable
-from switchyard.adapters.redis.scripts import FIND, FORGET, PUT
-from switchyard.adapters.redis.seal import LAST_LENGTH, CountBucket, Seal, minute_of
+from switchyard.adapters.redis.host import Batches, Command, RedisHost, RedisUnavailable
+from switchyard.adapters.redis.scripts import FIND, FORGET, LAST_LENGTH, PUT, CountBucket, Seal, minute_of
 from switchyard.domain.ids import AccountId
 from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus, CacheWatch
 from switchyard.ports.clock import Clock

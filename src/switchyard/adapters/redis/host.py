@@ -1,18 +1,92 @@
-"""Connections to one Redis server, with a time limit per exchange and a circuit breaker.
-
-It reads and writes only the sockets; the cache and the rate limiter build the commands.
-"""
+"""One Redis server: commands with a time limit, coalesced into one round trip, behind a circuit breaker."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
 
 import structlog
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import ResponseError
 
-from switchyard.adapters.redis.breaker import Breaker
 from switchyard.ports.clock import Clock
+
+# A single lost connection or slow reply must not open the breaker.
+FAILURES_MAX = 5
+# The minimum is about the time of a server restart. The maximum bounds how often a request pays for a time-out during a
+# long outage.
+REST_SECONDS_MIN = 0.25
+REST_SECONDS_MAX = 15.0
+
+
+class Breaker:
+    """Closed: every request passes. Open: no request passes until the rest period ends, then one probe passes.
+
+    A failed probe doubles the rest period up to its maximum; any success closes the breaker.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        failures_max: int = FAILURES_MAX,
+        rest_seconds_min: float = REST_SECONDS_MIN,
+        rest_seconds_max: float = REST_SECONDS_MAX,
+    ) -> None:
+        assert failures_max > 0 and 0 < rest_seconds_min <= rest_seconds_max
+        self._clock = clock
+        self._failures_max = failures_max
+        self._rest_seconds_min = rest_seconds_min
+        self._rest_seconds_max = rest_seconds_max
+        self._failures = 0
+        self._rest_seconds = 0.0
+        self._rests_until = 0.0
+        self._is_probing = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are being held back."""
+        return self._rest_seconds > 0
+
+    def allows(self) -> bool:
+        """Return whether to send a request now; once per rest period while the breaker is open."""
+        if not self.is_open:
+            return True
+        now = self._clock.monotonic()
+        if now < self._rests_until:
+            return False
+        # Start the next rest period now, so that a probe whose result is never recorded delays the next probe by one
+        # period instead of blocking all of them.
+        self._is_probing = True
+        self._rests_until = now + self._rest_seconds
+        return True
+
+    def failed(self) -> bool:
+        """Record a failed request; true when it opened the breaker."""
+        self._failures += 1
+        if self.is_open:
+            # A request sent before the breaker opened may fail later; only the probe extends the rest period.
+            if self._is_probing:
+                self._rest(min(self._rest_seconds * 2, self._rest_seconds_max))
+            return False
+        if self._failures < self._failures_max:
+            return False
+        self._rest(self._rest_seconds_min)
+        return True
+
+    def succeeded(self) -> bool:
+        """Record a successful request; true when it closed the breaker."""
+        was_open = self.is_open
+        self._failures = 0
+        self._rest_seconds = 0.0
+        self._is_probing = False
+        return was_open
+
+    def _rest(self, seconds: float) -> None:
+        self._is_probing = False
+        self._rest_seconds = seconds
+        self._rests_until = self._clock.monotonic() + seconds
+
 
 log = structlog.get_logger()
 
@@ -163,3 +237,73 @@ async def _exchange(connection: AbstractConnection, commands: Sequence[Command])
         except ResponseError as error:
             replies.append(error)
     return replies
+
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+# Large enough to spread the cost of a round trip, small enough that the server replies within the time limit of one.
+BATCH_MAX = 64
+# With more than this many requests queued, doing without the reply is faster than waiting for it.
+WAITING_MAX = 4_096
+
+
+class Batches(Generic[Request, Reply]):
+    """Sends one batch at a time; requests that arrive meanwhile form the next batch."""
+
+    def __init__(
+        self,
+        ask_all: Callable[[Sequence[Request]], Awaitable[Sequence[Reply]]],
+        *,
+        batch_max: int = BATCH_MAX,
+        waiting_max: int = WAITING_MAX,
+    ) -> None:
+        self._ask_all = ask_all
+        self._batch_max = batch_max
+        self._waiting_max = waiting_max
+        self._waiting: deque[tuple[Request, asyncio.Future[Reply | None]]] = deque()
+        self._in_flight: list[tuple[Request, asyncio.Future[Reply | None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def ask(self, request: Request) -> Reply | None:
+        """Return the reply, or None if too many requests are queued."""
+        if len(self._waiting) >= self._waiting_max:
+            return None
+        reply: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, reply))
+        if self._task is None:
+            # A separate task: cancelling one caller must not cancel the batch that others wait for.
+            self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._on_task_done)
+        return await reply
+
+    async def close(self) -> None:
+        """Stop sending; every waiting caller gets None."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        while self._waiting:
+            count = min(len(self._waiting), self._batch_max)
+            self._in_flight = [self._waiting.popleft() for _ in range(count)]
+            replies = await self._ask_all([request for request, _ in self._in_flight])
+            for (_, waiter), reply in zip(self._in_flight, replies, strict=True):
+                if not waiter.done():
+                    waiter.set_result(reply)
+        # Cleared here and not in the done callback: a request that arrives in between must start a new task.
+        self._task = None
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """After a cancellation or an unexpected error, release every waiting caller with None."""
+        if self._task is not task:
+            return
+        self._task = None
+        if not task.cancelled():
+            log.error("redis_batch_failed", exc_info=task.exception())
+        unanswered = [*self._in_flight, *self._waiting]
+        self._in_flight.clear()
+        self._waiting.clear()
+        for _, waiter in unanswered:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -7,17 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from switchyard.adapters.sqlite import migrations
-from switchyard.adapters.sqlite.accounts import SqliteAccounts
 from switchyard.adapters.sqlite.connections import Connections, no_database
-from switchyard.adapters.sqlite.database_time import SqliteTime
-from switchyard.adapters.sqlite.journal import SqliteJournal
-from switchyard.adapters.sqlite.keys import SqliteKeyStore
-from switchyard.adapters.sqlite.kills import SqliteKills
-from switchyard.adapters.sqlite.lanes import SqliteLanes
-from switchyard.adapters.sqlite.liveness import SqliteLiveness
-from switchyard.adapters.sqlite.queries import SqliteQueries
-from switchyard.adapters.sqlite.relay_leases import SqliteRelayLeases
-from switchyard.adapters.sqlite.strategy_orders import SqliteStrategyOrders
+from switchyard.adapters.sqlite.journal import SqliteJournal, SqliteRelayLeases, SqliteTime
+from switchyard.adapters.sqlite.liveness import SqliteLanes, SqliteLiveness
+from switchyard.adapters.sqlite.queries import (
+    SqliteAccounts,
+    SqliteKeyStore,
+    SqliteKills,
+    SqliteQueries,
+    SqliteStrategyOrders,
+)
 from switchyard.adapters.system_clock import SystemClock, boot_id
 
 

@@ -1,7 +1,4 @@
-"""The journal on SQLite: an append is one statement, which is also its transaction.
-
-Writes run in the writer thread of `Connections`, reads in its reader threads.
-"""
+"""The journal on SQLite: appends groups in the writer thread, loads states, reads events; its time and relay leases."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,32 +7,41 @@ from functools import partial
 from typing import TypeVar
 
 import apsw
+import msgspec
 import structlog
 
+from switchyard.adapters import tables
 from switchyard.adapters.sqlite import identity, rows
-from switchyard.adapters.sqlite.append import APPEND, outcomes_from, outcomes_text, rows_of
-from switchyard.adapters.sqlite.claims import Claims, has_amend
-from switchyard.adapters.sqlite.connections import Connections
-from switchyard.adapters.sqlite.expectations import Expectations
-from switchyard.adapters.sqlite.statements import (
+from switchyard.adapters.sqlite.append import (
+    APPEND,
     LINES,
     SELECT_BY_AMEND_ID,
     SELECT_BY_CLIENT_ID,
     SELECT_OUTBOX_OF,
     SELECT_POSITIONS,
     SELECT_STATES,
+    Claims,
+    Expectations,
+    has_amend,
+    outcomes_from,
+    outcomes_text,
+    rows_of,
 )
+from switchyard.adapters.sqlite.connections import Connections
+from switchyard.adapters.system_clock import boot_id, boot_seconds
 from switchyard.adapters.tables import EVENT_COLUMNS
 from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalBroken, JournalUnavailable
-from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId
+from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId, WorkerId
 from switchyard.domain.journal.changes import Change, Committed, Conflict, Cursor, Outcome, check_kills_alone
 from switchyard.domain.journal.events import JournalEvent
-from switchyard.domain.journal.lines import GENESIS, head_text, link, stamp
+from switchyard.domain.journal.lines import GENESIS, Place, head_text, link, stamp
 from switchyard.domain.orders.amends import by_amend_id
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.risk.exposure import AccountExposure, CurrencyReserve, SymbolExposure
-from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
+from switchyard.ports.bus import Lease, LeaseLost
+from switchyard.ports.clock import Clock
+from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines, StoredTime, TimeReading
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -319,3 +325,106 @@ def _stored_outcomes(connection: apsw.Connection, group_id: str) -> list[Outcome
     """The outcomes of a group that was committed before; empty for a new one."""
     stored = connection.execute("SELECT outcomes FROM append_groups WHERE group_id = ?", (group_id,)).fetchone()
     return [] if stored is None else outcomes_from(stored[0])
+
+
+_READ = "SELECT ahead_seconds, written_at, boot_id, boot_seconds, jumped_at, stepped_seconds FROM steady_clock"
+_STORE = """
+INSERT OR REPLACE INTO steady_clock
+    (only_row, ahead_seconds, written_at, boot_id, boot_seconds, jumped_at, stepped_seconds)
+VALUES (1, ?, ?, ?, ?, ?, ?)
+"""
+
+
+class SqliteTime:
+    """ports.database_time.DatabaseTime on SQLite.
+
+    The process that writes is the only one that changes the row, and reads it once. One that only reads (`follows`)
+    takes its time from the row, carried on to now by the machine's clock.
+    """
+
+    def __init__(self, connections: Connections, journal: SqliteJournal, clock: Clock, *, follows: bool) -> None:
+        self._connections = connections
+        self._journal = journal
+        self._clock = clock
+        self.is_shared = follows
+        self._stored = _stored_time(connections.writer)
+
+    async def read(self) -> TimeReading:
+        """The machine's time, the journal's newest date and the row."""
+        if self.is_shared:
+            return await self._read_followed()
+        return TimeReading(self._clock.now(), self._journal.newest_event_at, self._stored)
+
+    async def _read_followed(self) -> TimeReading:
+        """The same, with the row as the other process would store it now."""
+        stored = await self._connections.read(_stored_time)
+        wall, ticks = self._clock.now(), boot_seconds()
+        if stored is not None and stored.boot_id == boot_id():
+            now = stored.written_at + stored.ahead + timedelta(seconds=ticks - stored.boot_seconds)
+            stored = msgspec.structs.replace(stored, ahead=now - wall, written_at=wall, boot_seconds=ticks)
+        return TimeReading(wall, None, stored)
+
+    async def store(self, time: StoredTime, *, read: StoredTime | None) -> bool:
+        """Replace the row."""
+        if self.is_shared:
+            return True
+        if read != self._stored:
+            return False
+        jumped_at = None if time.jumped_at is None else stamp(time.jumped_at)
+        values = (
+            time.ahead.total_seconds(),
+            stamp(time.written_at),
+            time.boot_id,
+            time.boot_seconds,
+            jumped_at,
+            time.stepped_ahead.total_seconds(),
+        )
+        await self._journal.maintain(lambda connection: connection.execute(_STORE, values).fetchall())
+        self._stored = time
+        return True
+
+
+def _stored_time(connection: apsw.Connection) -> StoredTime | None:
+    row = connection.execute(_READ).fetchone()
+    if row is None:
+        return None
+    ahead_seconds, written_at, boot_id, boot_seconds, jumped_at, stepped_seconds = row
+    return StoredTime(
+        ahead=timedelta(seconds=ahead_seconds),
+        written_at=datetime.fromisoformat(written_at),
+        boot_id=boot_id,
+        boot_seconds=boot_seconds,
+        jumped_at=None if jumped_at is None else datetime.fromisoformat(jumped_at),
+        stepped_ahead=timedelta(seconds=stepped_seconds),
+    )
+
+
+# SQLite writes a numbered parameter as `?1`.
+_FIND, _CLAIM, _RENEW = (sql.replace("$", "?") for sql in (tables.FIND, tables.CLAIM, tables.RENEW))
+
+
+class SqliteRelayLeases:
+    """ports.relay_lease.RelayLeases on SQLite; one process, so a claim always succeeds."""
+
+    def __init__(self, connections: Connections, journal: SqliteJournal) -> None:
+        self._connections = connections
+        self._journal = journal
+
+    async def lease(self, topic: str) -> Lease | None:
+        """The lease of a topic."""
+        row = await self._connections.read(lambda connection: connection.execute(_FIND, (topic,)).fetchone())
+        return None if row is None else tables.lease(row)
+
+    async def claim(self, topic: str, owner: WorkerId, read: Lease | None) -> Lease | None:
+        """Become the owner if the lease is still the one that was read."""
+        values = tables.claim_values(topic, owner, read)
+        rows = await self._journal.maintain(lambda connection: connection.execute(_CLAIM, values).fetchall())
+        return tables.lease(rows[0]) if rows else None
+
+    async def renew(self, held: Lease, topic_id: str, place: Place) -> Lease:
+        """Store the place and raise the beat."""
+        values = tables.renew_values(held, topic_id, place)
+        rows = await self._journal.maintain(lambda connection: connection.execute(_RENEW, values).fetchall())
+        if not rows:
+            raise LeaseLost(f"another relay publishes to {held.topic} now")
+        return tables.lease(rows[0])

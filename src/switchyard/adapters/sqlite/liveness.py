@@ -1,10 +1,12 @@
-"""Liveness of workers on SQLite: the file lock allows one process, so only its own workers are alive."""
+"""Workers on SQLite: one file lock proves that no other one lives, so one worker owns all lanes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from switchyard.domain.ids import WorkerId
+from switchyard.domain.ids import VenueName, WorkerId
+from switchyard.domain.orders.outbox import LANES
 from switchyard.ports.journal import KERNEL_HOLD
+from switchyard.ports.outbox import NOTHING_DECLARED, LaneShare
 
 
 class SqliteLiveness:
@@ -25,3 +27,13 @@ class SqliteLiveness:
     async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
         """The workers that do not run in this process."""
         return frozenset(workers) - self._alive
+
+
+class SqliteLanes:
+    """ports.lanes.Lanes without other workers to share with."""
+
+    async def hold(
+        self, worker: WorkerId, given_up: Sequence[int], declared: Mapping[VenueName, str] = NOTHING_DECLARED
+    ) -> LaneShare:
+        """Always all lanes."""
+        return LaneShare(frozenset(range(LANES)), LANES)

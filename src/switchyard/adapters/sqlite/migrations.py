@@ -1,17 +1,29 @@
-"""The schema version of a SQLite file: checked before the first read, changed by `upgrade` only."""
+"""Creates and upgrades the schema of a SQLite file, and fills an empty one from an audit file."""
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
+from typing import Any, Self
 
 import apsw
 
-from switchyard.adapters.installation import random_installation
-from switchyard.adapters.schema_files import check_version, programs, schema_files
+from switchyard.adapters.sqlite import identity, rows
 from switchyard.adapters.sqlite.append import program_fragments
 from switchyard.adapters.sqlite.connections import connect, hold_alone
 from switchyard.adapters.sqlite.identity import set_installation
+from switchyard.adapters.system_clock import random_installation
+from switchyard.adapters.tables import STATE_TABLES, check_version, programs, schema_files
+from switchyard.domain.accounts.positions import Position
+from switchyard.domain.journal.changes import Execution
+from switchyard.domain.journal.lines import data_text, stamp
+from switchyard.domain.orders.keys import KeyEntry
+from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.outbox import OutboxRow
+from switchyard.domain.risk.kills import Kill, KillOrder
+from switchyard.ports.books import PlacedEvent, RebuiltIdentity
 
 
 def check(connection: apsw.Connection) -> None:
@@ -58,3 +70,111 @@ def _locked(path: Path) -> Iterator[apsw.Connection]:
             yield connection
     finally:
         os.close(lock)
+
+
+# Rows per statement: a few megabytes of JSON.
+BATCH = 5_000
+_TABLES = ("events", *(table.name for table in STATE_TABLES))
+_IS_EMPTY = "SELECT " + " AND ".join(f"NOT EXISTS (SELECT 1 FROM {table})" for table in _TABLES)
+
+
+class SqliteRebuild:
+    """ports.rebuild.RebuildTarget on a file that has its schema; holds the file lock while it is open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self._open)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self._close)
+
+    async def is_empty(self) -> bool:
+        """Whether no event and no row was ever written."""
+        [(empty,)] = await asyncio.to_thread(lambda: self._connection.execute(_IS_EMPTY).fetchall())
+        return bool(empty)
+
+    async def load_events(self, events: Sequence[PlacedEvent]) -> None:
+        """Insert the next events with the numbers, times and hashes that they have."""
+        await asyncio.to_thread(self._load_events, events)
+
+    async def load_state(
+        self,
+        orders: Collection[Order],
+        outbox: Collection[OutboxRow],
+        keys: Collection[KeyEntry],
+        positions: Collection[Position],
+        executions: Collection[Execution],
+        kills: Collection[Kill] = (),
+        kill_orders: Collection[KillOrder] = (),
+    ) -> None:
+        """Insert the rows derived from the events."""
+        for part, structs in (
+            ("changed_orders", orders),
+            ("changed_outbox", outbox),
+            ("keys", keys),
+            ("positions", positions),
+            ("checked_executions", executions),
+            ("kills", kills),
+            ("kill_orders", kill_orders),
+        ):
+            await asyncio.to_thread(self._load, part, iter(structs))
+
+    async def finish(self, new: RebuiltIdentity) -> None:
+        """Set the identity of the journal and commit everything."""
+        assert new.shard == 0, "an embedded journal has one shard"
+        await asyncio.to_thread(self._finish, new)
+
+    def _open(self) -> None:
+        self._lock = hold_alone(self._path)
+        try:
+            self._connection = connect(self._path)
+            self._connection.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _load_events(self, events: Sequence[PlacedEvent]) -> None:
+        assert all(placed.shard == 0 for placed in events), "an embedded journal has one shard"
+        event_rows = [
+            rows.EventRow(
+                seq=event.seq,
+                epoch=placed.epoch,
+                at=stamp(event.at),
+                type=event.type,
+                account_id=event.account_id,
+                order_id=event.order_id,
+                data=data_text(event),
+                digest=event.hash,
+            )
+            for placed in events
+            for event in (placed.event,)
+        ]
+        self._insert("events", rows.json_array(event_rows))
+
+    def _load(self, part: str, structs: Iterator[Any]) -> None:
+        while batch := list(islice(structs, BATCH)):
+            self._insert(part, rows.json_rows(batch))
+
+    def _insert(self, part: str, batch: str | None) -> None:
+        self._connection.execute(f"INSERT INTO append_group ({part}) VALUES (?)", (batch,))
+
+    def _finish(self, new: RebuiltIdentity) -> None:
+        values = (new.head.epoch, new.head.seq, new.head.hash, stamp(new.at))
+        self._connection.execute(
+            "UPDATE journal_heads SET epoch = ?, seq = ?, hash = ?, at = ? WHERE shard = 0", values
+        )
+        identity.set_epochs(self._connection, list(new.epochs), new.at)
+        identity.keep_installation(self._connection, new.installation_id, new.tag)
+        identity.set_cursor(self._connection, new.marker)
+        self._connection.execute("COMMIT")
+
+    def _close(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+        else:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self._connection.close()
+        os.close(self._lock)

@@ -26,7 +26,7 @@ def new(as_json: JsonOption = False) -> None:
     A running server finds it by itself. Not needed where PDCA_JWKS_URL or PDCA_JWKS_FILE names the keys of an identity
     provider.
     """
-    from switchyard.adapters.files.private import prepare_data_folder
+    from switchyard.adapters.files.durable import prepare_data_folder
     from switchyard.adapters.files.signing_keys import KEY_FILE, KEY_SET_FILE, new_key
 
     settings = load_settings()

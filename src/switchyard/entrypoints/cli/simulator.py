@@ -18,7 +18,7 @@ from switchyard.settings import parse, risk
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Scope
 
-    from switchyard.adapters.venues.simulator.faults import Faults
+    from switchyard.adapters.venues.simulator.log import Faults
     from switchyard.entrypoints.http.transport.server import HttpServer
 
 _Value = TypeVar("_Value")
@@ -100,8 +100,8 @@ async def _serve(
     faults: "Faults",
 ) -> None:
     from switchyard.adapters.system_clock import SystemClock
-    from switchyard.adapters.venues.simulator.clock import OffsetClock
-    from switchyard.adapters.venues.simulator.simulator import VenueSimulator
+    from switchyard.adapters.venues.simulator.app import VenueSimulator
+    from switchyard.adapters.venues.simulator.broker import OffsetClock
 
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -192,7 +192,7 @@ def _read(value: str, parser: Callable[[str], _Value], option: str) -> _Value:
 
 
 def _parsed(options: list[str]) -> "Faults":
-    from switchyard.adapters.venues.simulator.faults import Faults, changed
+    from switchyard.adapters.venues.simulator.log import Faults, changed
 
     values = dict(option.partition("=")[::2] for option in options)
     try:

@@ -5,8 +5,7 @@ from decimal import Decimal
 from itertools import groupby
 
 from switchyard.adapters.backoffice.postgres import schema
-from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
-from switchyard.adapters.backoffice.postgres.posting import same
+from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, same
 from switchyard.adapters.backoffice.rows import account_of, holding_decoder, order_decoder
 from switchyard.domain.books.entries import BookedAccount, Leg
 from switchyard.domain.books.fold import BalanceKey

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from switchyard.adapters.backoffice.postgres import schema
-from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
-from switchyard.adapters.backoffice.postgres.posting import same
+from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, same
 from switchyard.adapters.backoffice.rows import account_of, tables_of
 from switchyard.domain.books.entries import BookedAccount
 from switchyard.domain.ids import AccountId

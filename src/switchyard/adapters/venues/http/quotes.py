@@ -12,10 +12,10 @@ from urllib.parse import quote as quoted
 
 import msgspec
 
-from switchyard.adapters.venues.http.names import VenueNames
+from switchyard.adapters.venues.http.messages import VenueNames
 from switchyard.adapters.venues.http.outcomes import decoded, describe
 from switchyard.adapters.venues.http.transport import BrokerResponse, Pool, Transport
-from switchyard.adapters.venues.http.venue_time import VenueTime
+from switchyard.adapters.venues.http.venue import VenueTime
 from switchyard.adapters.venues.wire import QuoteResponse, QuotesResponse
 from switchyard.domain.ids import VenueName
 from switchyard.domain.journal.facts import Quote

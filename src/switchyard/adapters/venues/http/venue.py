@@ -1,17 +1,22 @@
-"""The venue adapter for a broker that speaks the HTTP protocol of `wire`.
-
-It sends orders, amends and cancels, and reads orders and reports. It keeps no state except the broker's clock skew, and
-never retries a send.
+"""The venue adapter of the HTTP protocol: sends, cancels, amends, looks up, reads reports, and measures the venue's
+clock.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import Final, Literal, TypeGuard
 from urllib.parse import quote as quoted
 
-from switchyard.adapters.venues.http.messages import amend_order, place_order, report_page, statement_page, venue_order
-from switchyard.adapters.venues.http.names import VenueNames
+from switchyard.adapters.venues.http.messages import (
+    VenueNames,
+    amend_order,
+    place_order,
+    report_page,
+    statement_page,
+    venue_order,
+)
 from switchyard.adapters.venues.http.outcomes import (
     FINAL_ERRORS,
     AnswerRules,
@@ -35,7 +40,6 @@ from switchyard.adapters.venues.http.transport import (
     Transport,
     never_awaited,
 )
-from switchyard.adapters.venues.http.venue_time import VenueTime
 from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.adapters.venues.wire import (
     IDEMPOTENCY_HEADER,
@@ -68,6 +72,65 @@ from switchyard.ports.venue import (
     ignore_departure,
     supports,
 )
+
+# A slower answer says less about the broker's time than the previous one, carried on.
+ROUND_TRIP_SECONDS_MAX: Final = 1.0
+
+
+class VenueTime:
+    """The broker's time; its skew counts as zero before the first measurement (see `is_known`)."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._anchor: tuple[datetime, float] | None = None
+        """The broker's time, and our monotonic time when its answer arrived."""
+
+    def measure(self, venue_time: str | None, date: str | None, asked_at: float) -> None:
+        """Take the time from a response to a request that was sent at the monotonic time `asked_at`.
+
+        The answer's time is taken as the time of its arrival: the broker's clock is ahead of that by the way back at
+        most, so an expiry computed from it is never late.
+        """
+        answered_at = self._clock.monotonic()
+        read = _time_of(venue_time) or _date_of(date)
+        if read is not None and answered_at - asked_at <= ROUND_TRIP_SECONDS_MAX:
+            self._anchor = (read, answered_at)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the broker's time was measured."""
+        return self._anchor is not None
+
+    def now(self) -> datetime | None:
+        """The broker's time, carried on from the last measurement; none before the first."""
+        if self._anchor is None:
+            return None
+        read, answered_at = self._anchor
+        return read + timedelta(seconds=self._clock.monotonic() - answered_at)
+
+    @property
+    def skew(self) -> timedelta:
+        """How far the broker's clock is ahead of ours."""
+        now = self.now()
+        return timedelta() if now is None else now - self._clock.now()
+
+
+def _time_of(text: str | None) -> datetime | None:
+    try:
+        read = None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if read is None or read.tzinfo is None else read.astimezone(UTC)
+
+
+def _date_of(text: str | None) -> datetime | None:
+    """The `Date` header, which is cut to whole seconds: too early by up to one, so never late."""
+    try:
+        read = None if text is None else parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return None if read is None or read.tzinfo is None else read.astimezone(UTC)
+
 
 # As many connections as a worker has send slots by default (OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM). Spare ones are
 # enough for two orders at once after a quiet time, and for a claimed batch under load.

@@ -1,11 +1,9 @@
-"""The paper exchange's open orders in memory, indexed by limit price, by stop price and by due time.
+"""The order book of the paper exchange, and its newest reports."""
 
-`Store.load` fills it from the file; it is changed only after the change is committed.
-"""
-
+import asyncio
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from heapq import heapify, heappop, heappush
@@ -16,6 +14,8 @@ from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.quotes import is_triggered
 from switchyard.domain.orders.order import Side
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.ports.venue import ReportPage
 
 # Entries of orders that have changed since; beyond as many as there are open orders, and these, the queue is rebuilt.
 STALE_ENTRIES_MAX = 1_000
@@ -192,3 +192,74 @@ class Book:
         ladder.remove(price, order.client_id)
         if not ladders:
             del self._ladders[order.symbol]
+
+
+# Long enough to keep polling of an idle venue rare, short enough that a reader can stop promptly.
+WAIT_SECONDS = 0.5
+
+
+class RecentReports:
+    """The last `kept_max` reports of a sequence numbered from 1 without gaps."""
+
+    def __init__(self, kept_max: int, last_number: int = 0) -> None:
+        self._kept_max = kept_max
+        self._reports: list[ExecutionReport] = []
+        self._last_number = last_number
+        self._readers: set[asyncio.Future[None]] = set()
+
+    def publish(self, reports: Sequence[ExecutionReport], last_number: int) -> None:
+        """Append reports, of which the last has number `last_number`, and wake waiting readers."""
+        if last_number == self._last_number:
+            return
+        if last_number - len(reports) != self._last_number:
+            # A commit succeeded but its result was lost, so some reports are missing here: keep only the newer ones.
+            self._reports.clear()
+        self._reports += reports
+        if len(self._reports) > 2 * self._kept_max:  # rarely, because it moves every report that is kept
+            del self._reports[: -self._kept_max]
+        self._last_number = last_number
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake all waiting readers."""
+        for reader in self._readers:
+            _wake(reader)
+
+    async def wait(self, after: int) -> None:
+        """Return when there may be a report after this number, or after WAIT_SECONDS."""
+        if self._cursor(after) != self._last_number:
+            return
+        loop = asyncio.get_running_loop()
+        reader = loop.create_future()
+        timer = loop.call_later(WAIT_SECONDS, _wake, reader)
+        self._readers.add(reader)
+        try:
+            await reader
+        finally:
+            self._readers.discard(reader)
+            timer.cancel()
+
+    def page(self, after: int, limit: int) -> ReportPage | None:
+        """Return the reports after this number, or None if they are no longer in memory."""
+        cursor = self._cursor(after)
+        if cursor == self._last_number:
+            return ReportPage((), after)
+        unread = self._last_number - cursor
+        if unread > min(len(self._reports), self._kept_max):
+            return None
+        start = len(self._reports) - unread
+        reports = self._reports[start : start + limit]
+        return ReportPage(reports, cursor + len(reports))
+
+    def unread(self, after: int) -> range:
+        """The numbers of all reports after this one."""
+        return range(self._cursor(after) + 1, self._last_number + 1)
+
+    def _cursor(self, after: int) -> int:
+        # A cursor ahead of the last number belongs to a lost sequence: such a reader starts again at 1.
+        return after if after <= self._last_number else 0
+
+
+def _wake(reader: "asyncio.Future[None]") -> None:
+    if not reader.done():
+        reader.set_result(None)

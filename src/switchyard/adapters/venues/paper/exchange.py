@@ -1,28 +1,22 @@
-"""The paper exchange: the default venue, which runs in the gateway's process and keeps its own SQLite file.
-
-It fills orders against the simulated market of `market.py`. It calls nothing outside its process.
-"""
+"""The paper exchange: takes commands from the worker and from a person, one at a time, in a thread of its own."""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Literal, NamedTuple, assert_never
 
 import structlog
+from msgspec.structs import replace
 
 from switchyard.adapters.threads import WorkerThreads
-from switchyard.adapters.venues.paper.book import Book
-from switchyard.adapters.venues.paper.commands import Command, resolve, with_reports
-from switchyard.adapters.venues.paper.displayed import Displayed
+from switchyard.adapters.venues.paper.book import Book, RecentReports
 from switchyard.adapters.venues.paper.market import Market
-from switchyard.adapters.venues.paper.matching import PaperOrder, Rules
-from switchyard.adapters.venues.paper.recent import RecentReports
+from switchyard.adapters.venues.paper.matching import Displayed, PaperOrder, Rules
 from switchyard.adapters.venues.paper.settlement import BUSY, Settlement
-from switchyard.adapters.venues.paper.statement import venue_order
-from switchyard.adapters.venues.paper.store import Store
+from switchyard.adapters.venues.paper.store import Store, venue_order
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.instruments import Catalogue
@@ -32,6 +26,7 @@ from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.risk.claims import UTC_DAY, TradingDay
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
+    Accepted,
     Ambiguous,
     Capabilities,
     OnDeparture,
@@ -43,6 +38,45 @@ from switchyard.ports.venue import (
     VenueUnavailable,
     ignore_departure,
 )
+
+
+class Command(NamedTuple):
+    """A request for one or more orders, and the future of their outcomes that its caller awaits."""
+
+    kind: Literal["submit", "cancel", "amend"]
+    orders: Sequence[Order]
+    outcomes: asyncio.Future[list[SendOutcome]]
+    amend: Amend | None = None
+    """Of the one order of an amend."""
+
+
+def with_reports(
+    group: Sequence[Command], outcomes: Sequence[SendOutcome], reports: Sequence[ExecutionReport]
+) -> list[SendOutcome]:
+    """The outcomes of the group; those of new orders with the reports on them."""
+    by_order: dict[VenueClientOrderId, list[ExecutionReport]] = {}
+    for report in reports:
+        by_order.setdefault(report.venue_client_order_id, []).append(report)
+    orders = [(command.kind, order) for command in group for order in command.orders]
+    return [
+        replace(outcome, reports=tuple(by_order.get(order.venue_client_order_id, ())))
+        if kind == "submit" and isinstance(outcome, Accepted)
+        else outcome
+        for (kind, order), outcome in zip(orders, outcomes, strict=True)
+    ]
+
+
+def resolve(commands: Iterable[Command], outcomes: Sequence[SendOutcome]) -> None:
+    """Give each command the outcomes of its orders."""
+    start = 0
+    for command in commands:
+        end = start + len(command.orders)
+        # Done if the caller was cancelled; its orders remain in the book.
+        if not command.outcomes.done():
+            command.outcomes.set_result(list(outcomes[start:end]))
+        start = end
+    assert start == len(outcomes)
+
 
 # An open order takes about 1 KB of memory.
 OPEN_ORDERS_MAX = 1_000_000

@@ -1,9 +1,4 @@
-"""The simulated market: a random walk computed as a function of seed, symbol and time.
-
-The price is a sum of noise octaves. Each octave has four times the period and twice the amplitude of the one before.
-The sum moves like a random walk and stays within a bound. It needs no stored state: after a restart, or for a symbol
-that was not quoted for a year, the price is computed directly. Only integers are used; prices are in ticks.
-"""
+"""The market of the paper exchange: a price that moves by a seed, and its quotes."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -12,6 +7,8 @@ from decimal import Decimal
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.values import EXACT, canonical
+from switchyard.ports.clock import Clock
+from switchyard.ports.quotes import TimedQuote
 
 # Slow enough for a person to follow; the octave with the longest period then turns about twice a day.
 STEP = timedelta(milliseconds=200)
@@ -110,3 +107,19 @@ def _height(key: int, octave: int, point: int) -> int:
     mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
     return (mixed >> 40 & 0xFFFF) - _HEIGHT
+
+
+class PaperQuotes:
+    """ports.quote_source.QuoteSource of a paper exchange with the same catalogue, clock and seed."""
+
+    def __init__(self, catalogue: Catalogue, clock: Clock, seed: int = 0) -> None:
+        self._market = Market(catalogue, seed)
+        self._clock = clock
+
+    def current(self, symbol: str) -> TimedQuote:
+        """Return the market of this moment."""
+        return TimedQuote(self._market.quote(symbol, self._clock.now()), self._clock.monotonic())
+
+    async def ask(self, symbol: str) -> TimedQuote:
+        """Return the same."""
+        return self.current(symbol)

@@ -1,24 +1,58 @@
-"""The matching rules: how an order changes on arrival, on a market move, over time, on an amend and on a cancel.
-
-Functions over frozen values, used by the paper exchange and by the simulator; only `Displayed` has a state. An order
-contains its own schedule (`due_at`, `fill_price`, `expires_at`), so a restart continues where the process stopped.
-"""
+"""Matches an order of the paper exchange with the market: rules, displayed quantity, rejections."""
 
 from datetime import datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, Inexact
 
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.adapters.venues.paper.displayed import ANY_QTY, Displayed
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.instruments import Instrument
-from switchyard.domain.orders.order import RESTING, Order, Side, TimeInForce
+from switchyard.domain.orders.order import LIMITED, RESTING, STOPS, Order, Side, TimeInForce
 from switchyard.domain.orders.reports import ExecType, ExecutionReport, ReportStatus
 from switchyard.domain.risk.claims import UTC_DAY, TradingDay
-from switchyard.domain.values import AMOUNT_LIMIT, EXACT, ONE, ZERO, canonical
+from switchyard.domain.values import AMOUNT_LIMIT, EXACT, ONE, ZERO, canonical, is_multiple
 from switchyard.ports.venue import VenueFill
+
+
+class Displayed:
+    """What is left of the displayed quantities in the present market step. Without a quantity, any order is filled.
+
+    It is not stored: a restart begins a step anew.
+    """
+
+    def __init__(self, qty: Decimal | None = None) -> None:
+        self._qty = qty
+        self._step = -1
+        self._taken: dict[tuple[str, Side], Decimal] = {}
+
+    def begin(self, step: int, qty: Decimal | None) -> None:
+        """Go on to a market step; with a new one, each side displays the quantity again."""
+        if step != self._step or qty != self._qty:
+            self._step, self._qty = step, qty
+            self._taken.clear()
+
+    def take(self, symbol: str, side: Side, wanted: Decimal, step: Decimal, *, whole: bool = False) -> Decimal:
+        """Take up to the wanted quantity for an order of this side, in whole steps; with `whole` all of it or nothing.
+
+        Returns what was taken.
+        """
+        if self._qty is None:
+            return wanted
+        taken = self._taken.get((symbol, side), ZERO)
+        left = EXACT.subtract(self._qty, taken)
+        left = EXACT.subtract(left, EXACT.remainder(left, step))
+        if left < wanted and (whole or left <= 0):
+            return ZERO
+        qty = min(left, wanted)
+        self._taken[symbol, side] = EXACT.add(taken, qty)
+        return qty
+
+
+ANY_QTY = Displayed()
+"""A market that displays enough for every order."""
+
 
 # An order keeps its fills in its row. One that has so many is filled whole, however little is displayed.
 FILLS_MAX = 1_000
@@ -328,3 +362,52 @@ def _slice(remaining: Decimal, step: Decimal, parts: int) -> Decimal:
     """An equal part in whole steps; earlier parts get the remainder of the division, so no part is zero."""
     share = -(-_units(remaining, step) // parts)
     return canonical(EXACT.multiply(Decimal(share), step))
+
+
+def rejection(order: Order, instrument: Instrument, rules: Rules) -> str | None:
+    """The reason for which the exchange rejects this order, or None."""
+    if rules.reject_all:
+        return "REJECTED_BY_VENUE"
+    if (order.price is not None) != (order.type in LIMITED):
+        return "INVALID_PRICE"
+    if (order.stop_price is not None) != (order.type in STOPS):
+        return "INVALID_STOP_PRICE"
+    if order.type in STOPS and order.time_in_force not in RESTING:
+        return "INVALID_TIME_IN_FORCE"
+    return amount_rejection(order.qty, order.price, instrument, order.stop_price)
+
+
+def amount_rejection(
+    qty: Decimal, price: Decimal | None, instrument: Instrument, stop_price: Decimal | None = None
+) -> str | None:
+    """The reason for which these amounts are invalid, or None."""
+    if not _is_tradable(qty, instrument.step):
+        return "INVALID_QTY"
+    if price is not None and not _is_tradable(price, instrument.tick):
+        return "INVALID_PRICE"
+    if stop_price is not None and not _is_tradable(stop_price, instrument.tick):
+        return "INVALID_STOP_PRICE"
+    return None
+
+
+def amend_rejection(
+    order: PaperOrder, qty: Decimal, limit_price: Decimal | None, stop_price: Decimal | None, instrument: Instrument
+) -> str | None:
+    """The reason for which an open order cannot have these amounts, or None."""
+    if qty <= order.filled_qty:
+        return "QTY_FILLED"
+    if (limit_price is None) != (order.limit_price is None) or (limit_price is None and not order.is_waiting):
+        return "INVALID_PRICE"
+    if (stop_price is None) != (order.stop_price is None):
+        return "INVALID_STOP_PRICE"
+    if stop_price != order.stop_price and not order.is_waiting:
+        return "STOP_TRIGGERED"
+    return amount_rejection(qty, limit_price, instrument, stop_price)
+
+
+def _is_tradable(amount: Decimal, step: Decimal) -> bool:
+    """Whether it is a positive amount in whole steps; no step has more decimals than an amount may have."""
+    try:
+        return amount.is_finite() and ZERO < amount < AMOUNT_LIMIT and is_multiple(amount, step)
+    except Inexact:  # more digits than the context has, so no multiple of a step
+        return False

@@ -7,18 +7,20 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from switchyard.adapters.venues.paper.book import Book
-from switchyard.adapters.venues.paper.displayed import ANY_QTY, Displayed
 from switchyard.adapters.venues.paper.matching import (
+    ANY_QTY,
+    Displayed,
     PaperOrder,
     Rules,
     advanced,
+    amend_rejection,
     amended,
     arrived,
     canceled,
     matched,
+    rejection,
     triggered,
 )
-from switchyard.adapters.venues.paper.rejections import amend_rejection, rejection
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.instruments import Instrument

@@ -1,25 +1,25 @@
-"""The paper exchange's durable book: one SQLite file, used by one process and one thread.
+"""The file of the paper exchange: orders and reports, and the statement that the books are compared with."""
 
-One statement looks up a whole group and one writes it, as JSON texts: each call of SQLite releases and takes the
-interpreter lock, which the gateway's other threads compete for.
-"""
-
+import asyncio
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
 
-from switchyard.adapters.files.lock import lock_beside
-from switchyard.adapters.files.private import create_file
-from switchyard.adapters.sqlite.open_files import OpenFiles
+from switchyard.adapters.files.durable import create_file, lock_beside
+from switchyard.adapters.sqlite.connections import OpenFiles
 from switchyard.adapters.venues.paper.book import Book
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
 from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.reconcile.breaks import StatementFill
+from switchyard.ports.venue import Capabilities, StatementPage, VenueAmend, VenueOrder, VenueUnavailable
 
 SCHEMA_VERSION = 1
 SCHEMA = """
@@ -184,3 +184,86 @@ def _locked(path: Path) -> int:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+# Every report is about an order of the same file; a report without a quantity is not an execution.
+FILLS = """
+SELECT reports.number, reports.body, orders.body
+FROM reports CROSS JOIN orders ON orders.client_id = reports.body ->> 'venueClientOrderId'
+WHERE reports.number > ? AND reports.body ->> 'lastQty' IS NOT NULL
+ORDER BY reports.number LIMIT ?
+"""
+OPEN_ORDERS_PAGE = "SELECT number, body FROM orders WHERE open AND number > ? ORDER BY number LIMIT ?"
+PAGE = 1_000
+
+_report = msgspec.json.Decoder(ExecutionReport)
+_order = msgspec.json.Decoder(PaperOrder)
+
+
+class PaperStatement:
+    """ports.statement.VenueStatement on the file of a paper exchange that trades in another process."""
+
+    def __init__(self, name: VenueName, path: Path, capabilities: Capabilities) -> None:
+        self.name = name
+        self.capabilities = capabilities
+        self._path = path
+
+    async def statement(self, after: int, limit: int) -> StatementPage:
+        """Return the next executions, numbered as their reports."""
+        rows = await asyncio.to_thread(self._rows, FILLS, (after, limit))
+        fills = [_fill(_report.decode(report), _order.decode(order)) for _, report, order in rows]
+        return StatementPage(fills, rows[-1][0] if rows else after)
+
+    async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
+        """Yield every order that may still be filled, in pages."""
+        after = 0
+        while rows := await asyncio.to_thread(self._rows, OPEN_ORDERS_PAGE, (after, PAGE)):
+            yield [venue_order(_order.decode(body)) for _, body in rows]
+            after = rows[-1][0]
+
+    def _rows(self, sql: str, values: tuple[int, int]) -> list[Any]:
+        try:
+            with closing(apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+                return connection.execute(sql, values).fetchall()
+        except apsw.Error as error:
+            raise VenueUnavailable(f"the paper exchange's book cannot be read: {error}") from error
+
+
+def _fill(report: ExecutionReport, order: PaperOrder) -> StatementFill:
+    assert report.last_price is not None, "every execution has a price"
+    return StatementFill(
+        exec_id=report.exec_id,
+        venue_client_order_id=report.venue_client_order_id,
+        venue_order_id=report.venue_order_id,
+        symbol=order.symbol,
+        side=order.side,
+        qty=report.last_qty,
+        price=report.last_price,
+        at=report.at,
+        fee=report.fee,
+        fee_currency=report.fee_currency,
+    )
+
+
+def venue_order(order: PaperOrder) -> VenueOrder:
+    """The order as lookups and lists show it."""
+    return VenueOrder(
+        venue_client_order_id=order.client_id,
+        venue_order_id=order.venue_order_id,
+        status=order.status,
+        filled_qty=order.filled_qty,
+        fills=order.fills,
+        qty=order.qty,
+        symbol=order.symbol,
+        amends=()
+        if order.amended_by is None
+        else (
+            VenueAmend(
+                client_order_id=order.amended_by,
+                replaces=False,
+                qty=order.qty,
+                price=order.limit_price,
+                stop_price=order.stop_price,
+            ),
+        ),
+    )

@@ -1,8 +1,10 @@
-"""The simulator's HTTP interface: the broker protocol of `wire`, `/health`, and `/admin/faults` to set faults."""
+"""The HTTP server of the venue simulator: routes, faults in its responses, and its start."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -10,24 +12,14 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from switchyard.adapters.venues.simulator.broker import Broker, BrokerRejection
-from switchyard.adapters.venues.simulator.faults import FaultPlan, Faults, changed
-from switchyard.adapters.venues.simulator.log import EventLog
+from switchyard.adapters.venues.simulator.log import EventLog, FaultPlan, Faults, LogBroken, Reporting, changed
 from switchyard.adapters.venues.simulator.orders import BrokerOrder, is_same_order, order_response
-from switchyard.adapters.venues.simulator.reporting import Reporting
-from switchyard.adapters.venues.simulator.responses import (
-    NO_RESPONSE,
-    HangUp,
-    ResponseWriter,
-    SimulatorResponse,
-    error_response,
-    json_response,
-    with_faults,
-)
 from switchyard.adapters.venues.wire import (
     IDEMPOTENCY_HEADER,
     ORDER_FINAL,
     REQUEST_EXPIRED,
     STALE_AMEND,
+    TIME_HEADER,
     UNKNOWN_ORDER,
     AmendOrder,
     CanceledAll,
@@ -35,9 +27,104 @@ from switchyard.adapters.venues.wire import (
     OpenOrders,
     PlaceOrder,
     QuoteResponse,
+    encode,
 )
+from switchyard.domain.risk.claims import UTC_DAY, TradingDay
 from switchyard.ports.clock import Clock
-from switchyard.ports.venue import AmendMode, Lookup
+from switchyard.ports.venue import AmendMode, Dedupe, Lookup
+
+JSON = (b"content-type", b"application/json")
+# A truncated JSON object.
+NOT_JSON = b'{"broker_order_id": "brk-'
+
+# Aborts the connection of an ASGI request.
+HangUp = Callable[[Scope], None]
+
+
+class SimulatorResponse(msgspec.Struct, frozen=True):
+    """A response to send; a body of None closes the connection without a response."""
+
+    status: int
+    body: bytes | None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+NO_RESPONSE = SimulatorResponse(0, None)
+
+
+def json_response(status: int, value: object) -> SimulatorResponse:
+    """A response with the value as JSON."""
+    return SimulatorResponse(status, encode(value))
+
+
+def error_response(status: int, error: str, message: str = "", *headers: tuple[bytes, bytes]) -> SimulatorResponse:
+    """An error response with a code and a message."""
+    return SimulatorResponse(status, encode(ErrorResponse(error=error, message=message)), headers)
+
+
+def with_faults(response: SimulatorResponse, plan: FaultPlan) -> SimulatorResponse:
+    """The response to a request that was carried out, or the faulty response that replaces it."""
+    if plan.hits("drop_answer"):
+        return NO_RESPONSE
+    if plan.hits("accepted_5xx"):
+        return error_response(500, "INTERNAL_ERROR", "internal error")
+    if plan.hits("garbage"):
+        return SimulatorResponse(200, NOT_JSON)
+    return response
+
+
+class ResponseWriter:
+    """Writes one response to its connection."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, hang_up: HangUp, clock: Clock) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._hang_up = hang_up
+        self._clock = clock
+
+    async def send(self, response: SimulatorResponse) -> None:
+        """Send the complete response, or close the connection if it has no body."""
+        if response.body is None:
+            await self._close()
+            return
+        body = await self._start(response)
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def send_half(self, response: SimulatorResponse) -> None:
+        """Send the head and half of the body, then close the connection."""
+        body = await self._start(response)
+        await self._send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
+        await self._close()
+
+    async def send_slowly(self, response: SimulatorResponse, pause_seconds: float) -> None:
+        """Send the body byte by byte with a pause after each, until the client disconnects."""
+        body = await self._start(response)
+        for position in range(len(body)):
+            await self._send({"type": "http.response.body", "body": body[position : position + 1], "more_body": True})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_seconds):
+                    await self._receive()  # the request is complete, so this is a disconnect
+                    return
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _start(self, response: SimulatorResponse) -> bytes:
+        assert response.body is not None
+        headers = [
+            JSON,
+            (b"content-length", str(len(response.body)).encode()),
+            (TIME_HEADER.lower().encode(), self._clock.now().isoformat().encode()),
+            *response.headers,
+        ]
+        await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
+        return response.body
+
+    async def _close(self) -> None:
+        self._hang_up(self._scope)
+        # Return only after the server has noticed the disconnect; before that it would send a 500 itself.
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
 
 BODY_BYTES_MAX = 64 * 1024
 PAGE_MAX = 1_000
@@ -332,3 +419,67 @@ def _cursor_and_limit(query: dict[str, str]) -> tuple[int, int]:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default
 
     return number("after", 0), max(1, min(number("limit", PAGE_MAX), PAGE_MAX))
+
+
+class VenueSimulator:
+    """A simulated broker; run its `app` in an HTTP server."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock,
+        seed: int,
+        dedupe: Dedupe,
+        dedupe_ttl_seconds: float,
+        lookup: Lookup,
+        amend: AmendMode = "in_place",
+        hang_up: HangUp,
+        refuse_connections: Callable[[float], None],
+        session: TradingDay = UTC_DAY,
+    ) -> None:
+        plan = FaultPlan(Faults(), seed)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._log = EventLog(path)
+        reporting = Reporting(self._log, plan, clock)
+        self._broker = Broker(
+            log=self._log,
+            reporting=reporting,
+            plan=plan,
+            clock=clock,
+            seed=seed,
+            dedupe=dedupe,
+            dedupe_ttl_seconds=dedupe_ttl_seconds,
+            amend=amend,
+            session=session,
+        )
+        self.app = SimulatorApp(
+            broker=self._broker,
+            reporting=reporting,
+            log=self._log,
+            plan=plan,
+            clock=clock,
+            lookup=lookup,
+            amend=amend,
+            hang_up=hang_up,
+            refuse_connections=refuse_connections,
+        )
+
+    async def start(self, stop: asyncio.Event) -> None:
+        """Restore the state from the log and start trading; sets `stop` if the log or the market task ends."""
+        self._broker.restore(self._log.read())
+        self._tasks = [asyncio.create_task(self._log.run()), asyncio.create_task(self._broker.run())]
+        for task in self._tasks:
+            task.add_done_callback(lambda _: stop.set())
+
+    async def close(self) -> None:
+        """Sync the log and stop; raises the error that ended a task, if any."""
+        with contextlib.suppress(LogBroken):
+            await self._log.synced()
+        for task in self._tasks:
+            task.cancel()
+        results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._log.close()
+        for result in results:
+            if isinstance(result, Exception):
+                raise result

@@ -1,10 +1,7 @@
-"""The simulated broker: accepts orders, deduplicates client order ids as configured, fills against the paper market.
-
-Every change is appended to the event log before its report is published.
-"""
+"""The broker of the venue simulator: takes orders, cancels and amends, fills them, and reports."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import chain, islice
@@ -14,22 +11,21 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from switchyard.adapters.venues.paper.book import Book
-from switchyard.adapters.venues.paper.displayed import Displayed
 from switchyard.adapters.venues.paper.market import STEP, Market
 from switchyard.adapters.venues.paper.matching import (
+    Displayed,
     PaperOrder,
     Rules,
     advanced,
+    amend_rejection,
     amended,
     arrived,
     canceled,
     matched,
+    rejection,
     triggered,
 )
-from switchyard.adapters.venues.paper.rejections import amend_rejection, rejection
-from switchyard.adapters.venues.simulator.faults import FaultPlan
-from switchyard.adapters.venues.simulator.fills import revisions, with_fees
-from switchyard.adapters.venues.simulator.log import Entry, EventLog
+from switchyard.adapters.venues.simulator.log import Entry, EventLog, FaultPlan, Reporting
 from switchyard.adapters.venues.simulator.orders import (
     BrokerOrder,
     amend_entry,
@@ -40,7 +36,6 @@ from switchyard.adapters.venues.simulator.orders import (
     report_of,
     state_after,
 )
-from switchyard.adapters.venues.simulator.reporting import Reporting
 from switchyard.adapters.venues.wire import AmendOrder, PlaceOrder, Report, Statement, StatementLine
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
 from switchyard.domain.journal.facts import Quote
@@ -48,9 +43,50 @@ from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.market.quotes import is_triggered
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.risk.claims import UTC_DAY, TradingDay
-from switchyard.domain.values import EXACT, ZERO
+from switchyard.domain.values import EXACT, ZERO, share
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import AmendMode, Dedupe
+
+BASIS_POINTS = Decimal(10_000)
+
+
+def with_fees(
+    state: PaperOrder, reports: list[ExecutionReport], plan: FaultPlan, catalogue: Catalogue
+) -> tuple[PaperOrder, list[ExecutionReport]]:
+    """Charge a fee for each new fill, if the faults require it."""
+    basis_points = plan.faults.fee_basis_points
+    if not basis_points:
+        return state, reports
+    currency = catalogue.find(state.symbol).quote
+    new = {report.exec_id for report in reports}
+    fees = {
+        fill.exec_id: share(EXACT.multiply(fill.qty, fill.price), Decimal(basis_points), BASIS_POINTS)
+        for fill in state.fills
+        if fill.exec_id in new
+    }
+    fills = tuple(
+        replace(fill, fee=fees[fill.exec_id], fee_currency=currency) if fill.exec_id in fees else fill
+        for fill in state.fills
+    )
+    return replace(state, fills=fills), [
+        replace(report, fee=fees[report.exec_id], fee_currency=currency) if report.exec_id in fees else report
+        for report in reports
+    ]
+
+
+def revisions(
+    state: PaperOrder, report: ExecutionReport, plan: FaultPlan, catalogue: Catalogue
+) -> Iterator[ExecutionReport]:
+    """The reports that revise a fill, as the faults require."""
+    if not report.last_qty or report.last_price is None:
+        return
+    referred = replace(report, ref_exec_id=report.exec_id)
+    if plan.hits("correct_fills"):
+        price = EXACT.add(report.last_price, catalogue.find(state.symbol).tick)
+        yield replace(referred, exec_id=f"{report.exec_id}-correct", exec_type="CORRECT", last_price=price)
+    if plan.hits("bust_fills"):
+        yield replace(referred, exec_id=f"{report.exec_id}-bust", exec_type="CANCEL")
+
 
 # An order takes about 2 KB of memory; a longer run needs a new log.
 ORDERS_MAX = 1_000_000
@@ -415,3 +451,28 @@ def _statement_line(order: BrokerOrder, report: Report) -> StatementLine:
         exec_type=report.exec_type,
         ref_exec_id=report.ref_exec_id,
     )
+
+
+class OffsetClock:
+    """Implements `Clock`: another clock's wall time plus a constant offset."""
+
+    def __init__(self, clock: Clock, offset: timedelta) -> None:
+        self._clock = clock
+        self._offset = offset
+
+    @property
+    def jumped_at(self) -> None:
+        """No key is judged by this clock."""
+
+    @property
+    def stepped_ahead(self) -> timedelta:
+        """No order waits by this clock."""
+        return timedelta()
+
+    def now(self) -> datetime:
+        """The time in UTC, with the offset."""
+        return self._clock.now() + self._offset
+
+    def monotonic(self) -> float:
+        """Seconds that never decrease."""
+        return self._clock.monotonic()
