@@ -60,7 +60,7 @@ async def test_an_account_that_fills_under_many_labels_is_stopped_and_takes_no_k
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("switchyard.flow.kill.switch.ACTIVE_KILLS_MAX", 5)
-    monkeypatch.setattr("switchyard.flow.kill.switch.AUTOMATIC_ACCOUNT_KILLS_MAX", 3, raising=False)
+    monkeypatch.setattr("switchyard.flow.kill.switch.AUTOMATIC_ACCOUNT_KILLS_MAX", 3)
     async with running_gateway(tmp_path, RISK_STRATEGY_FILLS_MAX="2", RISK_STRATEGY_FILLS_SEC="3600") as gateway:
 
         async def is_stopped(account: str, strategy: str) -> None:
