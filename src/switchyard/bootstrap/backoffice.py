@@ -21,6 +21,7 @@ from switchyard.bootstrap.pdca import Rechecks, open_pdca_store, recheck_worker,
 from switchyard.bootstrap.venues import credentials_of, declared_capabilities, names_at, paper_path
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.domain.ids import AccountId, KillId, VenueName
+from switchyard.domain.journal.lines import Offset
 from switchyard.domain.market.health import Check
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.market.routing import Router
@@ -35,17 +36,19 @@ from switchyard.flow.reconcile.matching import GatewaySide
 from switchyard.flow.reconcile.reconciler import Reconciler, check_reconciliation
 from switchyard.flow.reconcile.service import ReconcileService
 from switchyard.flow.traced import EventTraces
+from switchyard.ports.books import Ledger
 from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.quotes import QuoteLookup
 from switchyard.ports.tracing import Tracer
 from switchyard.ports.venue import VenueStatement
-from switchyard.settings import Settings, bus_keys
+from switchyard.settings import KafkaSettings, Settings, bus_keys
 from switchyard.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from switchyard.adapters.kafka.bus import KafkaBus
+    from switchyard.adapters.kafka.messages import MessageReader
 
 
 def breaks_path(settings: Settings) -> Path:
@@ -259,10 +262,9 @@ async def running_backoffice(settings: Settings, parent: Parent | None = None) -
         bus: Bus
         if settings.kafka is not None and parent is None:
             from switchyard.adapters.kafka.messages import MessageReader
-            from switchyard.bootstrap.readers import open_kafka_bus
 
             reader = MessageReader((await database.journal.installation()).id, keys, metrics.backoffice.rejected)
-            bus = kafka_bus = await open_kafka_bus(settings.kafka, reader, books.ledger, wake, stack)
+            bus = kafka_bus = await _open_kafka_bus(settings.kafka, reader, books.ledger, wake, stack)
         else:
             bus = _journal_bus(settings, database.journal, tracer, stack)
         consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, tracer=tracer)
@@ -333,6 +335,23 @@ async def _start_rechecks(
         rechecks = Rechecks(worker, store)
         supervisor.start(stack, "rechecks of commands", rechecks.run)
         parent.on_recheck(rechecks.want)
+
+
+async def _open_kafka_bus(
+    kafka: KafkaSettings, reader: "MessageReader", ledger: Ledger, wake: Wake, stack: AsyncExitStack
+) -> "KafkaBus":
+    """The bus, which joins the group once Kafka answers; CannotStart where the topic is not the one of the books."""
+    from switchyard.adapters.kafka.bus import KafkaBus
+    from switchyard.adapters.kafka.configuration import check_properties
+    from switchyard.adapters.kafka.messages import topic_id_of
+
+    check_properties(kafka)
+    # A source that was reset to its start says nothing about the topic that follows.
+    read = [state.source for state in await ledger.sources() if state.position != Offset()]
+    former_ids = frozenset(filter(None, map(topic_id_of, read)))
+    bus = KafkaBus(kafka, reader, former_ids=former_ids, on_messages=wake.notify)
+    stack.push_async_callback(bus.close)
+    return bus
 
 
 def _journal_bus(settings: Settings, journal: Journal, tracer: Tracer | None, stack: AsyncExitStack) -> JournalBus:

@@ -8,23 +8,17 @@ from contextlib import AsyncExitStack
 import structlog
 
 from switchyard.adapters.files.durable import lock_beside
-from switchyard.adapters.kafka.bus import KafkaBus
-from switchyard.adapters.kafka.configuration import check_properties
-from switchyard.adapters.kafka.messages import MessageReader, topic_id_of
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import audit_files, database_place, head_files
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.domain.ids import WorkerId
-from switchyard.domain.journal.lines import Offset
 from switchyard.flow.bus.relay import HeldLease, PreviousEvents, Relay, RelaySource
-from switchyard.flow.clock import Wake
 from switchyard.flow.readers.audit import AuditWriter
 from switchyard.flow.readers.head import HeadKeeper, InstallationLease
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.traced import EventTraces
-from switchyard.ports.books import Ledger
 from switchyard.ports.clock import fresh_ulid
-from switchyard.settings import KafkaSettings, bus_keys, journal_key
+from switchyard.settings import bus_keys, journal_key
 
 log = structlog.get_logger()
 
@@ -125,16 +119,3 @@ def start_relay(core: Core, stack: AsyncExitStack) -> Relay | None:
     stack.push_async_callback(relay.close)
     core.supervisor.start(stack, "relay", lambda: relay.run(core.wakes.relay))
     return relay
-
-
-async def open_kafka_bus(
-    kafka: KafkaSettings, reader: MessageReader, ledger: Ledger, wake: Wake, stack: AsyncExitStack
-) -> KafkaBus:
-    """The bus, which joins the group once Kafka answers; CannotStart where the topic is not the one of the books."""
-    check_properties(kafka)
-    # A source that was reset to its start says nothing about the topic that follows.
-    read = [state.source for state in await ledger.sources() if state.position != Offset()]
-    former_ids = frozenset(filter(None, map(topic_id_of, read)))
-    bus = KafkaBus(kafka, reader, former_ids=former_ids, on_messages=wake.notify)
-    stack.push_async_callback(bus.close)
-    return bus
