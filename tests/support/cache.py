@@ -57,7 +57,7 @@ def as_put(entry: CacheEntry | None) -> CacheEntry | None:
 
 
 class CountingWatch:
-    """ports.cache_watch.CacheWatch with plain counts."""
+    """ports.cache.CacheWatch with plain counts."""
 
     def __init__(self) -> None:
         self.hits = 0

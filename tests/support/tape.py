@@ -133,7 +133,7 @@ class Tape:
 
 
 class TapeSource:
-    """ports.source.Source over a tape."""
+    """ports.bus.Source over a tape."""
 
     name = "journal"
     start: SourcePosition = Place()

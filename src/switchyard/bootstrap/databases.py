@@ -57,7 +57,7 @@ def head_files(settings: Settings, installation: str) -> list[HeadFile]:
     files: list[HeadFile] = [LocalHeadFile(_head_path(settings)), LocalHeadFile(state_path, is_shared=True)]
     redis_url = settings.idempotency.cache.redis_url
     if redis_url is not None:
-        from switchyard.adapters.redis.installation import RedisHead  # loading the client takes long: see `caches.py`
+        from switchyard.adapters.redis.installation import RedisHead  # loading the client takes long
 
         files.append(RedisHead(redis_url, installation))
     return files

@@ -40,7 +40,7 @@ async def start_lease(core: Core, stack: AsyncExitStack) -> None:
                 )
             stack.callback(os.close, lock)
     if settings.idempotency.cache.redis_url is not None:
-        from switchyard.adapters.redis.installation import RedisLease  # loading the client takes long: see `caches.py`
+        from switchyard.adapters.redis.installation import RedisLease  # loading the client takes long
 
         client = RedisLease(settings.idempotency.cache.redis_url, installation)
         stack.callback(client.close)

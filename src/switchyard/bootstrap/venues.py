@@ -141,7 +141,7 @@ def open_rates(core: Core, stack: AsyncExitStack) -> VenueRates:
     redis_url = core.settings.idempotency.cache.redis_url
     host = None
     if limited and redis_url is not None:
-        from switchyard.adapters.redis.host import RedisHost  # loading the client takes long: see `caches.py`
+        from switchyard.adapters.redis.host import RedisHost  # loading the client takes long
 
         host = RedisHost(redis_url, clock=core.clock, on_change=core.metrics.redis_up.set)
     buckets = {venue.name: _bucket(venue, host, core, stack) for venue in limited}

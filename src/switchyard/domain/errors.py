@@ -7,6 +7,7 @@ SwitchyardError
 │   ├── InvalidField          one named field is wrong
 │   │   ├── UnknownSymbol     the symbol is not in the instrument catalogue
 │   │   └── InvalidHeader     a header is malformed (entrypoints/http/errors.py)
+│   │       └── InvalidHost
 │   ├── InvalidKey            the Idempotency-Key header is malformed or repeated
 │   ├── Unauthorized          no token, or an invalid one
 │   ├── Forbidden             a token without the scope that the request needs
@@ -15,10 +16,12 @@ SwitchyardError
 │   ├── BreakChanged          the break is not in a state for this decision (domain/reconcile/breaks.py)
 │   ├── NotFound              missing, or another account's: callers cannot tell which
 │   ├── IdempotencyConflict   the same key with another body
+│   │   └── ManualConflict    the same key with another entry by a person (domain/books/manual.py)
 │   ├── KeyMismatch           the header's key and the body's differ
 │   ├── ConstraintViolated    one of the request's own risk constraints does not hold
 │   ├── RiskRejected          a pre-trade check rejects the order
-│   ├── TooManyRequests       the client is over its rate, or has too many streams, connections or invalid tokens
+│   ├── TooManyRequests       the client is over its rate
+│   │   └── TooManyStreams, TooManyConnections, TooManyBadTokens (entrypoints/http/errors.py)
 │   ├── HostNotAllowed, OriginNotAllowed, UnsupportedMediaType, UnknownTransferCoding
 │   │                         rejected before it is routed (entrypoints/http/errors.py)
 │   ├── NotAmendable          the order, or its venue, does not allow amends
@@ -30,16 +33,15 @@ SwitchyardError
 │   ├── VersionMismatch       the order's version is not the one in `If-Match`
 │   ├── PositionClosing       open orders may already close more of the position than the request leaves to them
 │   └── OrderFinal            the order has ended: it cannot be cancelled or amended
-├── Unbookable                an event that the books cannot take (domain/ledger/accounts.py)
-├── LedgerBroken              the books' file failed (ports/ledger.py)
-├── OwnershipLost             another process has claimed the source (ports/ledger.py)
-├── LeaseLost                 another relay publishes to the topic now (ports/relay_lease.py)
-├── TooManyStrategies         the registry of strategies is at its bound (ports/strategy_registry.py)
-├── UnknownStrategies         a recheck of strategies that are not registered (ports/recheck_requests.py)
-├── LostFence                 a recheck ended, or was claimed by another worker (ports/recheck_queue.py)
-├── TooManyStrategies         the registry of strategies is at its bound (ports/pdca.py)
-├── UnknownStrategies         a recheck of strategies that are not registered (ports/pdca.py)
-├── LostFence                 a recheck ended, or was claimed by another worker (ports/pdca.py)
+├── Unbookable                an event that the books cannot take (domain/books/entries.py)
+├── LedgerBroken              the books' file failed (ports/books.py)
+├── OwnershipLost             another process has claimed the source (ports/books.py)
+├── LeaseLost                 another relay publishes to the topic now (ports/bus.py)
+├── TooManyStrategies         the registry of strategies is at its bound (ports/strategies.py)
+├── UnknownStrategies         a recheck of strategies that are not registered (ports/strategies.py)
+├── LostFence                 a recheck ended, or was claimed by another worker (ports/strategies.py)
+├── RunConflict               the runner has another run under the id of a request (ports/strategies.py)
+├── CannotRecheck             a recheck ends without a result (flow/pdca/recheck.py)
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
 ├── ContradictsEvidence       an operator's decision against a fill or a venue order id
 ├── LookupPending             an operator's decision that the venue's own lookup can still make
@@ -49,20 +51,21 @@ SwitchyardError
 │   ├── BrokerFailed          the broker did not answer a question that the request depends on
 │   ├── PositionMoved         the position changed at every try to close it
 │   ├── NoQuote               the venue has no quote for the symbol, or only a stale one
-│   ├── LedgerUnavailable     the books could not be written; repeated by itself (ports/ledger.py)
-│   ├── BusUnavailable        the message broker rejected something or cannot be used (ports/publisher.py)
-│   ├── PdcaUnavailable       the PDCA store could not be read or written (ports/pdca.py)
+│   ├── LedgerUnavailable     the books could not be written; repeated by itself (ports/books.py)
+│   ├── BusUnavailable        the message broker rejected something or cannot be used (ports/bus.py)
+│   ├── PdcaUnavailable       the PDCA store could not be read or written (ports/strategies.py)
 │   ├── RunnerDown            a recheck is stored, and its runner could not be told yet (502)
 │   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written
 │       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
 ├── OutcomeUnknown            the write may or may not be committed: repeat with the same key (503)
 │   └── JournalBroken         a commit failed on the disk: the process must end
-├── ReplayMismatch            an audit file's events do not follow from each other (domain/replay_mismatch.py)
-├── ChainBroken               a line of an audit file was changed (flow/history/verify.py)
+├── ReplayMismatch            an audit file's events do not follow from each other (domain/journal/replay.py)
+├── ChainBroken               a line of an audit file was changed (flow/history/replay.py)
 ├── NotEmpty                  a rebuild needs an empty database (flow/history/replay.py)
 ├── VenueUnavailable          a venue did not answer a question (ports/venue.py)
 ├── UnreadableRecord          a file of recorded quotes cannot be replayed (adapters/files/recorded_quotes.py)
 ├── LogBroken                 the simulator's log cannot be written (adapters/venues/simulator/log.py)
+├── DemoFailed                the demo cannot go on (entrypoints/cli/demo/processes.py)
 ├── ClientError               what the SDK raises (client/errors.py)
 │   ├── ApiError              the gateway answered with an error
 │   ├── NotReachable          no answer, in spite of retries
@@ -72,9 +75,10 @@ SwitchyardError
     ├── SchemaMismatch        the database's schema is too old or too new
     ├── AlreadyRunning        another process holds the database
     ├── DifferentDeclarations another worker runs with other settings of a venue
+    ├── TopicResized          the topic has another number of partitions (ports/bus.py)
     └── HistoryMismatch       the journal and a reader's record of it have different histories
 
-Defects are not in the tree: `ImpossibleStep` (domain/lifecycle.py), `Contention` (flow/decide.py).
+Defects are not in the tree: `ImpossibleStep` (domain/orders/lifecycle.py), `Contention` (flow/commit/sequencer.py).
 """
 
 from datetime import timedelta

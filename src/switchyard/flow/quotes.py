@@ -39,7 +39,7 @@ ASK_SECONDS = 1.0
 
 
 class PolledQuotes:
-    """ports.quote_source.QuoteSource from a venue's feed, which `run` polls."""
+    """ports.quotes.QuoteSource from a venue's feed, which `run` polls."""
 
     def __init__(
         self,

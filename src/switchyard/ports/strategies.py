@@ -101,7 +101,7 @@ class RecheckQueue(Protocol):
 
         A result of a request that is no dry run also becomes the health and the metrics of the strategy, unless the
         strategy has those of a request that was accepted later, or was deleted. Raises LostFence; ValueError over a
-        bound of domain/pdca/requests.py.
+        bound of domain/strategies/requests.py.
         """
         ...
 

@@ -66,7 +66,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     amend: AmendMode = "none"
     """How an open order is amended; with `none` an amend is rejected, never made of a cancel and a new order."""
     cancel_all: bool = False
-    """Whether all open orders under our credentials can be cancelled with one request (`ports.mass_cancel`)."""
+    """Whether all open orders under our credentials can be cancelled with one request (`MassCancel`)."""
     kinds: OrderKinds = OrderKinds()
     """The order types and times in force that the venue has itself; all others are rejected when they arrive."""
     reduce_only: bool = False
@@ -252,7 +252,7 @@ class Venue(Protocol):
         ...
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Request the cancel of an order, by the id that the venue knows it by now (`domain.amends.current_id`).
+        """Request the cancel of an order, by the id that the venue knows it by now (`domain.orders.amends.current_id`).
 
         If an amend has replaced the order meanwhile, the order in its place is cancelled; or nothing is, and the
         outcome is `Unsent("REPLACED")`.

@@ -20,7 +20,7 @@ _STATES: Final[Mapping[str, RunState]] = {
 
 
 class AirflowRunner:
-    """ports.runner.Runner over one DAG."""
+    """ports.strategies.Runner over one DAG."""
 
     name: RunnerName = "airflow"
 

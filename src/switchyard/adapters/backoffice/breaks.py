@@ -59,7 +59,7 @@ decode_break = msgspec.json.Decoder(Break).decode
 
 
 class SqliteBreaks:
-    """ports.breaks.BreakStore on one file."""
+    """ports.books.BreakStore on one file."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections

@@ -49,7 +49,7 @@ ORDER BY unit, account, day LIMIT ?
 
 
 class SqliteLedgerDump:
-    """ports.ledger_dump.LedgerDump of one file."""
+    """ports.books.LedgerDump of one file."""
 
     def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger

@@ -272,7 +272,7 @@ T = TypeVar("T")
 
 
 class SqliteLedger:
-    """ports.ledger.Ledger on one file."""
+    """ports.books.Ledger on one file."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections

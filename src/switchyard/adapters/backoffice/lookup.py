@@ -25,7 +25,7 @@ FROM accounts WHERE account_id = ?1
 
 
 class SqliteLedgerLookup:
-    """ports.ledger_lookup.LedgerLookup of one file."""
+    """ports.books.LedgerLookup of one file."""
 
     def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger

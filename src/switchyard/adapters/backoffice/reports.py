@@ -17,7 +17,7 @@ from switchyard.ports.books import Balance, ResultGroup, ResultsBy
 
 
 class SqliteLedgerReports:
-    """ports.ledger_reports.LedgerReports of one file."""
+    """ports.books.LedgerReports of one file."""
 
     def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger

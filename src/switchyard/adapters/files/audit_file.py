@@ -1,4 +1,4 @@
-"""ports.audit_file.AuditFile on the local disk, with a lock file beside it.
+"""ports.files.AuditFile on the local disk, with a lock file beside it.
 
 A writer that was killed, or a power cut, can leave a torn last line or holes in lines that were not synced.
 `recover` truncates them; the flow then appends them again from the journal.

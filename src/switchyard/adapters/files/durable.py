@@ -158,7 +158,7 @@ def lock_beside(path: Path) -> int | None:
 
 
 class LocalDisks:
-    """ports.disk.Disks over folders of this machine."""
+    """ports.files.Disks over folders of this machine."""
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = dict(folders)

@@ -1,4 +1,4 @@
-"""ports.installation.HeadFile on the local disk, with a lock file beside it."""
+"""ports.journal.HeadFile on the local disk, with a lock file beside it."""
 
 import os
 import threading

@@ -52,7 +52,7 @@ class _Track(NamedTuple):
 
 
 class RecordedQuotes:
-    """ports.quote_source.QuoteSource from a file; `start` is when its first quote is current, by default now."""
+    """ports.quotes.QuoteSource from a file; `start` is when its first quote is current, by default now."""
 
     def __init__(self, path: Path, *, clock: Clock, start: datetime | None = None) -> None:
         """Read the file; raises UnreadableRecord."""

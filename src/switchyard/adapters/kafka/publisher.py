@@ -57,7 +57,7 @@ class _Delivery:
 
 
 class KafkaPublisher:
-    """ports.publisher.Publisher on one topic; `on_trouble` is told what librdkafka says about the brokers."""
+    """ports.bus.Publisher on one topic; `on_trouble` is told what librdkafka says about the brokers."""
 
     _loop: asyncio.AbstractEventLoop
 

@@ -10,7 +10,7 @@ from switchyard.ports.queries import UnfinishedFilter
 
 
 class MemoryAccounts:
-    """ports.accounts.Accounts in memory."""
+    """ports.queries.Accounts in memory."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         self._journal = journal

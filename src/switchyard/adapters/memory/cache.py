@@ -141,7 +141,7 @@ _EPSILON_SECONDS = 1e-9
 
 
 class MemoryBuckets:
-    """ports.buckets.TokenBuckets: for each account the time at which its bucket would be full again.
+    """ports.cache.TokenBuckets: for each account the time at which its bucket would be full again.
 
     Above `accounts_max` accounts, the one that was used longest ago is removed; its bucket is full again.
     """
@@ -184,7 +184,7 @@ CLIENTS_MAX = 10_000
 
 
 class MemoryRate:
-    """ports.rates.SharedRate over the last requests of each client.
+    """ports.cache.SharedRate over the last requests of each client.
 
     Above `clients_max` clients, the one whose last accepted request is the oldest is removed; its count starts at zero.
     """

@@ -36,7 +36,7 @@ class ManualClock:
 
 
 class SeededRandomness:
-    """ports.randomness.Randomness with the same numbers for the same seed."""
+    """ports.clock.Randomness with the same numbers for the same seed."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)

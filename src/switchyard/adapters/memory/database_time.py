@@ -6,7 +6,7 @@ from switchyard.ports.journal import StoredTime, TimeReading
 
 
 class MemoryTime:
-    """ports.database_time.DatabaseTime in memory; `clock` is the database's wall clock."""
+    """ports.journal.DatabaseTime in memory; `clock` is the database's wall clock."""
 
     def __init__(self, journal: MemoryJournal, clock: Clock) -> None:
         self._journal = journal

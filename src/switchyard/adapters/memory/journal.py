@@ -34,7 +34,7 @@ from switchyard.ports.journal import EPOCH_GAP, PAGE_MAX, Epoch, Head, Lines
 
 
 class MemoryJournal:
-    """ports.journal.Journal and ports.epochs.Epochs in dictionaries, which tests may read and change."""
+    """ports.journal.Journal and ports.journal.Epochs in dictionaries, which tests may read and change."""
 
     def __init__(self, epoch: int = 1) -> None:
         self.epoch = epoch

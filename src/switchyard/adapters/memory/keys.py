@@ -11,7 +11,7 @@ from switchyard.ports.queries import KeyId, Reaped
 
 
 class MemoryKeyStore:
-    """ports.keys.KeyStore in memory."""
+    """ports.queries.KeyStore in memory."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         self._journal = journal

@@ -10,7 +10,7 @@ from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 
 
 class MemoryKills:
-    """ports.kills.Kills in memory."""
+    """ports.queries.Kills in memory."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         self._journal = journal

@@ -14,7 +14,7 @@ PATIENCE = timedelta(seconds=10)
 
 
 class MemoryLanes:
-    """ports.lanes.Lanes in memory."""
+    """ports.outbox.Lanes in memory."""
 
     def __init__(self, liveness: Liveness, clock: Clock, patience: timedelta = PATIENCE) -> None:
         self._liveness = liveness

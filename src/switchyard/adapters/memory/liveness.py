@@ -7,7 +7,7 @@ from switchyard.domain.ids import WorkerId
 
 
 class MemoryLiveness:
-    """ports.liveness.Liveness in memory; tests remove a worker from `living` to let it die."""
+    """ports.journal.Liveness in memory; tests remove a worker from `living` to let it die."""
 
     def __init__(self) -> None:
         self.living: set[WorkerId] = set()

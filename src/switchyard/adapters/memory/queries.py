@@ -23,7 +23,7 @@ _UNFINISHED = ("queued", "failed", "sending", "uncertain")
 
 
 class MemoryQueries:
-    """ports.queries.Queries, ports.outbox.OutboxQueries and ports.outbox_listing.OutboxListing in memory."""
+    """ports.queries.Queries, ports.outbox.OutboxQueries and ports.outbox.OutboxListing in memory."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         self._journal = journal

@@ -9,7 +9,7 @@ from switchyard.ports.quotes import TimedQuote
 
 
 class FixedQuotes:
-    """ports.quote_source.QuoteSource that quotes the same price for every symbol."""
+    """ports.quotes.QuoteSource that quotes the same price for every symbol."""
 
     def __init__(self, clock: Clock, price: Decimal = ONE) -> None:
         self._clock = clock

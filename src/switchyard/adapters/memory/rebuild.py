@@ -16,7 +16,7 @@ from switchyard.ports.books import PlacedEvent, RebuiltIdentity
 
 
 class MemoryRebuild:
-    """ports.rebuild.RebuildTarget in memory; `finish` writes everything to the journal."""
+    """ports.books.RebuildTarget in memory; `finish` writes everything to the journal."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         self._journal = journal
@@ -71,7 +71,7 @@ class MemoryRebuild:
 
 
 class MemoryOrderDump:
-    """ports.order_dump.OrderDump in memory."""
+    """ports.queries.OrderDump in memory."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         self._journal = journal

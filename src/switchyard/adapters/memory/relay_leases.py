@@ -8,7 +8,7 @@ from switchyard.ports.bus import Lease, LeaseLost
 
 
 class MemoryRelayLeases:
-    """ports.relay_lease.RelayLeases in memory."""
+    """ports.bus.RelayLeases in memory."""
 
     def __init__(self) -> None:
         self._leases: dict[str, Lease] = {}

@@ -8,7 +8,7 @@ from switchyard.ports.strategies import ORDERS_MAX
 
 
 class MemoryStrategyOrders:
-    """ports.strategy_orders.StrategyOrders in memory."""
+    """ports.strategies.StrategyOrders in memory."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         self._journal = journal

@@ -74,7 +74,7 @@ class OtlpTracer:
 
 
 class OtlpSpan:
-    """ports.span.Span on a span of the SDK."""
+    """ports.tracing.Span on a span of the SDK."""
 
     __slots__ = ("_span", "traceparent")
 

@@ -88,7 +88,7 @@ SELECT min(batch) FROM pdca_items WHERE request_id = $1 AND state IN ('queued', 
 
 
 class SqlQueue:
-    """ports.pdca.RecheckQueue."""
+    """ports.strategies.RecheckQueue."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

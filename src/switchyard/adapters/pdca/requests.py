@@ -83,7 +83,7 @@ _artifacts = msgspec.json.Decoder(tuple[Artifact, ...])
 
 
 class SqlRequests:
-    """ports.pdca.RecheckRequests."""
+    """ports.strategies.RecheckRequests."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -12,7 +12,7 @@ from switchyard.ports.tracing import Tracer
 
 
 class SqlPdcaStore(SqlStrategies, SqlRequests, SqlQueue):
-    """ports.pdca.PdcaStore."""
+    """ports.strategies.PdcaStore."""
 
     def __init__(self, engine: Engine) -> None:
         SqlStrategies.__init__(self, engine)

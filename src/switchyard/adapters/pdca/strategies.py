@@ -49,7 +49,7 @@ _strategy = msgspec.json.Decoder(Strategy)
 
 
 class SqlStrategies:
-    """ports.pdca.StrategyRegistry."""
+    """ports.strategies.StrategyRegistry."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

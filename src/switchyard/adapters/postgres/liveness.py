@@ -29,7 +29,7 @@ SELECT worker FROM unnest($1::text[], $2::bigint[]) AS asked (worker, key) WHERE
 
 
 class PostgresLiveness:
-    """ports.liveness.Liveness: a worker holds its lock while its session lives.
+    """ports.journal.Liveness: a worker holds its lock while its session lives.
 
     The session can end before the worker does, when the network or the server fails. Until the lock is taken again,
     other workers see the lock free and may treat the worker's unfinished rows as orphans. This is safe for the rows:
@@ -102,7 +102,7 @@ SELECT lanes, share, workers, beats, other_worker, other_declared::text FROM hol
 
 
 class PostgresLanes:
-    """ports.lanes.Lanes among the workers of one database."""
+    """ports.outbox.Lanes among the workers of one database."""
 
     def __init__(self, reader: Reader, clock: Clock, silence_max: timedelta = SILENCE_MAX) -> None:
         self._reader = reader
@@ -139,7 +139,7 @@ class PostgresLanes:
 
 
 class PostgresRelayLeases:
-    """ports.relay_lease.RelayLeases among the processes of one database."""
+    """ports.bus.RelayLeases among the processes of one database."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

@@ -91,7 +91,7 @@ ON CONFLICT (shard) DO UPDATE SET epoch = excluded.epoch, seq = excluded.seq, ha
 
 
 class PostgresRebuild:
-    """ports.rebuild.RebuildTarget on a database that has its schema."""
+    """ports.books.RebuildTarget on a database that has its schema."""
 
     def __init__(self, url: str) -> None:
         self._url = url

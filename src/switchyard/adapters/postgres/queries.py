@@ -328,7 +328,7 @@ WHERE account_id = $1 AND symbol > $2 AND qty <> 0 ORDER BY symbol LIMIT $3
 
 
 class PostgresAccounts:
-    """ports.accounts.Accounts on PostgreSQL."""
+    """ports.queries.Accounts on PostgreSQL."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -378,7 +378,7 @@ FROM (SELECT 1) AS one LEFT JOIN LATERAL (
 
 
 class PostgresKeyStore:
-    """ports.keys.KeyStore on PostgreSQL."""
+    """ports.queries.KeyStore on PostgreSQL."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -422,7 +422,7 @@ ORDER BY listed.order_id LIMIT $4
 
 
 class PostgresKills:
-    """ports.kills.Kills on PostgreSQL."""
+    """ports.queries.Kills on PostgreSQL."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -460,7 +460,7 @@ _EVENTS = "SELECT order_id, type, data FROM events WHERE order_id = ANY ($1::tex
 
 
 class PostgresStrategyOrders:
-    """ports.strategy_orders.StrategyOrders on PostgreSQL."""
+    """ports.strategies.StrategyOrders on PostgreSQL."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -484,7 +484,7 @@ PAGE = 1_000
 
 
 class PostgresOrderDump:
-    """ports.rebuild.OrderDump, usable while other processes write."""
+    """ports.queries.OrderDump, usable while other processes write."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -526,7 +526,7 @@ SELECT clock_timestamp() AS now, name, hash FROM (SELECT 1) AS once LEFT JOIN re
 
 
 class PostgresOutboxListing:
-    """ports.outbox_listing.OutboxListing on PostgreSQL."""
+    """ports.outbox.OutboxListing on PostgreSQL."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -581,7 +581,7 @@ RETURNING 1
 
 
 class PostgresTime:
-    """ports.database_time.DatabaseTime on PostgreSQL."""
+    """ports.journal.DatabaseTime on PostgreSQL."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

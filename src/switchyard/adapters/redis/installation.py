@@ -1,4 +1,4 @@
-"""ports.installation on Redis: a head and a lease that a restore or a copy of this machine does not touch."""
+"""ports.journal.HeadFile and ports.journal.Lease on Redis: a restore or a copy of this machine does not touch them."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -37,7 +37,7 @@ class _Key:
 
 
 class RedisHead(_Key):
-    """ports.installation.HeadFile as the key `switchyard:head:<installation id>`."""
+    """ports.journal.HeadFile as the key `switchyard:head:<installation id>`."""
 
     is_shared = True
 
@@ -60,7 +60,7 @@ class RedisHead(_Key):
 
 
 class RedisLease(_Key):
-    """ports.installation.Lease as the key `switchyard:lease:<installation id>`, which expires unless it is renewed."""
+    """ports.journal.Lease as the key `switchyard:lease:<installation id>`, which expires unless it is renewed."""
 
     def __init__(self, url: str, installation: str) -> None:
         super().__init__(url, f"switchyard:lease:{installation}")

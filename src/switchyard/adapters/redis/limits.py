@@ -14,7 +14,7 @@ Step = Literal["take", "put_back", "wait"]
 
 
 class RedisBuckets:
-    """ports.buckets.TokenBuckets by the server's clock; while Redis is unavailable, each gateway has its own."""
+    """ports.cache.TokenBuckets by the server's clock; while Redis is unavailable, each gateway has its own."""
 
     def __init__(
         self, per_second: Decimal, burst: int, *, host: RedisHost, key: bytes, without_server: TokenBuckets
@@ -69,7 +69,7 @@ RATE_PREFIX = "switchyard:rate"
 
 
 class RedisRate:
-    """ports.rates.SharedRate by the server's clock; while Redis is unavailable, each gateway limits on its own."""
+    """ports.cache.SharedRate by the server's clock; while Redis is unavailable, each gateway limits on its own."""
 
     def __init__(
         self, limit: int, window: timedelta, *, host: RedisHost, key: bytes, without_server: SharedRate

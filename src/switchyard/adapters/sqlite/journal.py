@@ -336,7 +336,7 @@ VALUES (1, ?, ?, ?, ?, ?, ?)
 
 
 class SqliteTime:
-    """ports.database_time.DatabaseTime on SQLite.
+    """ports.journal.DatabaseTime on SQLite.
 
     The process that writes is the only one that changes the row, and reads it once. One that only reads (`follows`)
     takes its time from the row, carried on to now by the machine's clock.
@@ -404,7 +404,7 @@ _FIND, _CLAIM, _RENEW = (sql.replace("$", "?") for sql in (tables.FIND, tables.C
 
 
 class SqliteRelayLeases:
-    """ports.relay_lease.RelayLeases on SQLite; one process, so a claim always succeeds."""
+    """ports.bus.RelayLeases on SQLite; one process, so a claim always succeeds."""
 
     def __init__(self, connections: Connections, journal: SqliteJournal) -> None:
         self._connections = connections

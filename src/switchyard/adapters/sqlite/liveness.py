@@ -10,7 +10,7 @@ from switchyard.ports.outbox import NOTHING_DECLARED, LaneShare
 
 
 class SqliteLiveness:
-    """ports.liveness.Liveness: this process holds the file lock, so every earlier process has ended."""
+    """ports.journal.Liveness: this process holds the file lock, so every earlier process has ended."""
 
     def __init__(self) -> None:
         self._alive: set[WorkerId] = set()
@@ -30,7 +30,7 @@ class SqliteLiveness:
 
 
 class SqliteLanes:
-    """ports.lanes.Lanes without other workers to share with."""
+    """ports.outbox.Lanes without other workers to share with."""
 
     async def hold(
         self, worker: WorkerId, given_up: Sequence[int], declared: Mapping[VenueName, str] = NOTHING_DECLARED

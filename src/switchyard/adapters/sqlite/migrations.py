@@ -79,7 +79,7 @@ _IS_EMPTY = "SELECT " + " AND ".join(f"NOT EXISTS (SELECT 1 FROM {table})" for t
 
 
 class SqliteRebuild:
-    """ports.rebuild.RebuildTarget on a file that has its schema; holds the file lock while it is open."""
+    """ports.books.RebuildTarget on a file that has its schema; holds the file lock while it is open."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -337,7 +337,7 @@ SELECT {POSITIONS.column_list} FROM positions WHERE account_id = ? AND symbol > 
 
 
 class SqliteAccounts:
-    """ports.accounts.Accounts on SQLite."""
+    """ports.queries.Accounts on SQLite."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -383,7 +383,7 @@ DELETE FROM idempotency_keys WHERE (account_id, operation, idempotency_key) IN (
 
 
 class SqliteKeyStore:
-    """ports.keys.KeyStore on SQLite."""
+    """ports.queries.KeyStore on SQLite."""
 
     def __init__(self, connections: Connections, journal: SqliteJournal) -> None:
         self._connections = connections
@@ -451,7 +451,7 @@ ORDER BY listed.order_id LIMIT ?4
 
 
 class SqliteKills:
-    """ports.kills.Kills on SQLite."""
+    """ports.queries.Kills on SQLite."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -498,7 +498,7 @@ AND type IN (SELECT value FROM json_each(?2))
 
 
 class SqliteStrategyOrders:
-    """ports.strategy_orders.StrategyOrders on SQLite."""
+    """ports.strategies.StrategyOrders on SQLite."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -535,7 +535,7 @@ PAGE = 5_000
 
 
 class SqliteOrderDump:
-    """ports.rebuild.OrderDump, usable while another process holds the file lock."""
+    """ports.queries.OrderDump, usable while another process holds the file lock."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -573,7 +573,7 @@ _SELECT_CURSORS = "SELECT name, hash FROM reader_cursors WHERE name IN (SELECT v
 
 
 class SqliteOutboxListing:
-    """ports.outbox_listing.OutboxListing, usable while another process holds the file lock."""
+    """ports.outbox.OutboxListing, usable while another process holds the file lock."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

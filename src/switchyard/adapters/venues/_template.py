@@ -27,7 +27,7 @@ Declare a capability only if this holds:
 | `amend="in_place"` | an amend that names an older id than the last is rejected; its own id finds the order |
 | `amend="cancel_replace"` | the same, and the new order carries the fills on; execution ids are unique at the venue |
 | `kinds` | the venue itself has these order types and times in force; a stop order must wait there |
-| `cancel_all` | one request cancels all open orders of these credentials (`ports.mass_cancel`) |
+| `cancel_all` | one request cancels all open orders of these credentials (`ports.venue.MassCancel`) |
 | `reduce_only` | `submit` passes `order.reduce_only` on, and the venue then fills it only against an open position |
 
 Giving up on a send must destroy what the kernel still holds of it (see `http/transport.py`). A report that cannot be
@@ -46,7 +46,7 @@ The outcome of a send depends only on whether a byte may have been sent and on t
 | anything else: time-out, disconnect, 5xx, a response that cannot be decoded or shows another order | `Ambiguous` |
 
 Quotes are a separate port: `QuoteFeed` for a venue that must be asked, `QuoteSource` for one that is known without a
-request (see `http/quotes.py` and `paper/quotes.py`); `bootstrap/quotes.py` opens them.
+request (see `http/quotes.py` and `paper/market.py`); `bootstrap/venues.py` opens them.
 
 Then add the adapter to the fixture of `tests/contract/test_venues.py`.
 """

@@ -2,8 +2,8 @@
 
 `OrderAccepted` and `RiskRejected` carry the whole order. Every later event of the order carries what it changed
 (ADR 15): in the order (`data.order`), in its outbox rows (`data.outbox`) and, for a fill, in the account's position
-(`data.position`). A member that is absent is unchanged, or has the default that its struct names. `fold.py` adds the
-changes up.
+(`data.position`). A member that is absent is unchanged, or has the default that its struct names. `replay.py` adds
+the changes up.
 """
 
 from datetime import date, datetime
@@ -239,7 +239,7 @@ class RejectedFact(AcceptedFact, frozen=True, kw_only=True, rename="camel", omit
     """The data of `RiskRejected`: the order that was not accepted, and why; it has no outbox row."""
 
     reason: str
-    """A code of `domain/risk/reasons.py`."""
+    """A code of `RISK_REASONS` (domain/risk/checks.py)."""
     detail: str
 
 

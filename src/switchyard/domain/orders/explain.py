@@ -160,7 +160,7 @@ CODES: Final[Mapping[str, str]] = {
     # The paper exchange's and the simulator's own words.
     "CANCELED_BY_REQUEST": "the cancel was carried out",
 }
-"""Codes of `domain/reasons.py` → words; a test compares the two."""
+"""Codes of `domain/orders/reasons.py` → words; a test compares the two."""
 
 _TIMES_IN_FORCE: Final[Mapping[TimeInForce, str]] = {
     "IOC": "immediate or cancel",

@@ -62,7 +62,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     error_detail: str | None = None
     """The text behind `last_error`, for people; no behaviour depends on it."""
     payload: str | None = None
-    """Of an amend: what it asks for (`domain.amends.Amend`), as JSON; every other request follows from its order."""
+    """Of an amend: what it asks for (`domain.orders.amends.Amend`), as JSON; other requests follow from their order."""
     traceparent: str | None = None
     """The W3C trace context of the request that made the row; no behaviour depends on it, and no event has it."""
     seq: int = 0

@@ -365,7 +365,7 @@ _Pair = tuple[AccountId, str]
 
 
 class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One field for each setting, named like it; `settings/risk_limits.py` describes them."""
+    """One field for each setting, named like it; `settings/risk.py` describes them."""
 
     max_open_orders: int | None = None
     max_open_orders_by_account: Mapping[AccountId, int] = {}

@@ -266,7 +266,7 @@ class FollowingLedger(Protocol):
 
 
 class LedgerFills:
-    """ports.strategy_fills.StrategyFills over the back office's ledger."""
+    """ports.strategies.StrategyFills over the back office's ledger."""
 
     def __init__(self, ledger: FollowingLedger, lookup: LedgerLookup) -> None:
         self._ledger = ledger
@@ -312,7 +312,7 @@ def _moving(rows: list[StoredEntry], reversed_ids: Collection[str | None]) -> li
 
 
 class NoBooks:
-    """ports.strategy_fills.StrategyFills of a process whose installation keeps no books."""
+    """ports.strategies.StrategyFills of a process whose installation keeps no books."""
 
     async def problem(self) -> str | None:
         """Why there is nothing to read."""

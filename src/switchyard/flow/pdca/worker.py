@@ -367,7 +367,7 @@ _STATES: dict[RequestState, RunState] = {
 
 
 class EmbeddedRunner:
-    """ports.runner.Runner over the workers of the processes that keep the books."""
+    """ports.strategies.Runner over the workers of the processes that keep the books."""
 
     name: RunnerName = "embedded"
 

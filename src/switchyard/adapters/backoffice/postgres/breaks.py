@@ -65,7 +65,7 @@ COUNTS = "SELECT class, state, count(*) AS count FROM reconciliation.breaks GROU
 
 
 class PostgresBreaks:
-    """ports.breaks.BreakStore on PostgreSQL."""
+    """ports.books.BreakStore on PostgreSQL."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

@@ -43,7 +43,7 @@ ORDER BY unit, account, day LIMIT $5
 
 
 class PostgresLedgerDump:
-    """ports.ledger_dump.LedgerDump of one schema."""
+    """ports.books.LedgerDump of one schema."""
 
     def __init__(self, ledger: PostgresLedger) -> None:
         self._ledger = ledger

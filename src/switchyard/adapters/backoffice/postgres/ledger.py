@@ -286,7 +286,7 @@ _BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 
 
 class PostgresLedger:
-    """ports.ledger.Ledger and ports.manual_ledger.ManualLedger on one schema of a database."""
+    """ports.books.Ledger and ports.books.ManualLedger on one schema of a database."""
 
     def __init__(self, pool: asyncpg.Pool, barrier: ReadBarrier) -> None:
         self._pool = pool
@@ -506,7 +506,7 @@ async def take_rebuilt(connection: Connection) -> bool:
 
 
 class PostgresTurn:
-    """ports.turn.Turn of the books of one database."""
+    """ports.journal.Turn of the books of one database."""
 
     def __init__(self, url: str) -> None:
         self._url = url

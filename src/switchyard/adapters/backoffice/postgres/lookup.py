@@ -23,7 +23,7 @@ FROM accounts WHERE account_id = $1
 
 
 class PostgresLedgerLookup:
-    """ports.ledger_lookup.LedgerLookup of one schema."""
+    """ports.books.LedgerLookup of one schema."""
 
     def __init__(self, ledger: PostgresLedger) -> None:
         self._ledger = ledger

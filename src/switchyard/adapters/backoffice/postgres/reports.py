@@ -36,7 +36,7 @@ ORDER BY unit, account, day DESC
 
 
 class PostgresLedgerReports:
-    """ports.ledger_reports.LedgerReports of one schema."""
+    """ports.books.LedgerReports of one schema."""
 
     def __init__(self, ledger: PostgresLedger) -> None:
         self._ledger = ledger

@@ -179,7 +179,7 @@ CREATE TABLE outbox_lanes (
     lane smallint PRIMARY KEY,
     worker text COLLATE "C"
 );
-INSERT INTO outbox_lanes (lane) SELECT generate_series(0, 63); -- LANES in domain/outbox.py
+INSERT INTO outbox_lanes (lane) SELECT generate_series(0, 63); -- LANES in domain/orders/outbox.py
 
 -- The time of the running processes, for a process that starts (`StoredTime`). Not derived from the journal either; one
 -- row at most.
@@ -246,7 +246,7 @@ CREATE TABLE order_windows (
 );
 
 -- What the claims of a group add to the totals of an account, symbol and currency, with their strictest limits: `_Line` in
--- adapters/postgres/claims.py. An argument, not a table.
+-- adapters/postgres/append.py. An argument, not a table.
 CREATE TYPE claim_line AS (
     line integer,
     purse integer,

@@ -42,7 +42,7 @@ _decode_quote = msgspec.json.Decoder(QuoteResponse).decode
 
 
 class HttpQuotes:
-    """ports.quote_feed.QuoteFeed of one broker."""
+    """ports.quotes.QuoteFeed of one broker."""
 
     def __init__(
         self,

@@ -110,7 +110,7 @@ def _height(key: int, octave: int, point: int) -> int:
 
 
 class PaperQuotes:
-    """ports.quote_source.QuoteSource of a paper exchange with the same catalogue, clock and seed."""
+    """ports.quotes.QuoteSource of a paper exchange with the same catalogue, clock and seed."""
 
     def __init__(self, catalogue: Catalogue, clock: Clock, seed: int = 0) -> None:
         self._market = Market(catalogue, seed)

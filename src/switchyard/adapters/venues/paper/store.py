@@ -201,7 +201,7 @@ _order = msgspec.json.Decoder(PaperOrder)
 
 
 class PaperStatement:
-    """ports.statement.VenueStatement on the file of a paper exchange that trades in another process."""
+    """ports.venue.VenueStatement on the file of a paper exchange that trades in another process."""
 
     def __init__(self, name: VenueName, path: Path, capabilities: Capabilities) -> None:
         self.name = name

@@ -146,7 +146,7 @@ BEGIN
             SELECT FROM orders AS stored
             WHERE stored.account_id = of_account AND stored.order_id >= since
             AND NOT (stored.version = 1 AND stored.status = 'REJECTED')
-            LIMIT 10000 -- WINDOW_ORDERS_MAX in domain/risk/window.py
+            LIMIT 10000 -- WINDOW_ORDERS_MAX in domain/risk/claims.py
         ) AS page
     );
 END $$;

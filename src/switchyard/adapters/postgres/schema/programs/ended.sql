@@ -1,6 +1,6 @@
 -- Which orders have ended, and the table of those that have not (ADR 41).
 
--- As in domain/lifecycle.py.
+-- As in domain/orders/lifecycle.py.
 CREATE OR REPLACE FUNCTION is_final(status text) RETURNS boolean LANGUAGE sql IMMUTABLE
 RETURN status IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED');
 
