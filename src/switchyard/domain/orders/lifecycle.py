@@ -7,12 +7,12 @@ Status = Literal[
     "SENDING",  # an attempt is committed; bytes may have left
     "UNKNOWN",  # in doubt: the venue may or may not have it
     "WORKING",  # the venue has it
-    "PARTIALLY_FILLED",
+    "PARTIALLY_FILLED",  # the venue has it, and a part of it is filled
     "CANCEL_REQUESTED",  # the venue has the order, or is about to get it, and a cancel is queued or sent
-    "FILLED",
-    "CANCELED",
-    "REJECTED",
-    "EXPIRED",
+    "FILLED",  # the whole quantity is filled
+    "CANCELED",  # it ended by a cancel; a part may be filled
+    "REJECTED",  # a pre-trade check or the venue rejected it, or it could not be sent
+    "EXPIRED",  # its time in force ended; a part may be filled
 ]
 
 FINAL: Final[frozenset[Status]] = frozenset({"FILLED", "CANCELED", "REJECTED", "EXPIRED"})
@@ -25,12 +25,12 @@ Step = Literal[
     "doubt",  # the answer was lost or unreadable
     "reject",  # the venue's documented rejection
     "reject_part_filled",  # the venue reports an order as rejected that has fills: the rest of it has ended
-    "expire",
+    "expire",  # the time in force ended, here or at the venue
     "cancel",  # the account asks to cancel
     "cancel_rejected",  # the venue rejected the cancel of an order without fills
     "cancel_rejected_part_filled",  # the venue rejected the cancel of an order with fills
-    "canceled",
-    "part_fill",
+    "canceled",  # the venue reports it as cancelled
+    "part_fill",  # a part of the quantity is filled now
     "fill",  # the whole quantity is filled now
     "reopen",  # the venue shows an order at work that had ended without a report of the venue
     "reopen_part_filled",  # the same, with a fill
