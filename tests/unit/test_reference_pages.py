@@ -1,9 +1,13 @@
-"""The pages of metrics and log events say what the code has."""
+"""The pages of metrics and log events say what the code has, and the index of decisions has every decision."""
+
+import re
+from pathlib import Path
 
 from switchyard.telemetry.metrics import Metrics
 from tests.support.log_events import events_in_source, events_on_page
 from tests.support.metric_table import documented_metrics, served_name
 
+DECISIONS = Path(__file__).parents[2] / "docs" / "adr"
 # Dots as underscores, counters with `_total`.
 SPECIFIED = """
 order_requests_total order_idempotency_conflicts_total order_broker_latency_ms
@@ -30,3 +34,13 @@ def test_every_metric_of_the_specifications_is_there() -> None:
 
 def test_the_page_of_log_events_has_those_of_the_source_with_their_fields_and_no_other() -> None:
     assert events_on_page() == events_in_source()
+
+
+def test_the_index_of_decisions_has_each_one_with_its_title_and_status() -> None:
+    rows = re.findall(r"^\| \[(\d+)\]\((.+)\) \| (.+) \| (.+) \|$", (DECISIONS / "README.md").read_text(), re.MULTILINE)
+    assert [row[1] for row in rows] == sorted(path.name for path in DECISIONS.glob("0*.md"))
+    for number, name, title, status in rows:
+        text = (DECISIONS / name).read_text()
+        assert text.startswith(f"# {number}. {title}\n"), name
+        stated = re.search(r"^Status: (.+)\.$", text, re.MULTILINE)
+        assert status == (stated[1] if stated else "accepted"), name
