@@ -11,6 +11,7 @@
 | `reports` | yes | in the venue's numbering; VenueUnavailable on failure, because an error is not an empty page |
 | `find_by_client_order_id` | unless `lookup="none"` | None only if the venue says so; fills under their report's id |
 | `open_orders` | unless `lookup="none"` | all of them in pages, or VenueUnavailable; the sweep compares them |
+| `probe` | yes | harmless, over the same way as the lookups; VenueUnavailable on failure, as the evidence counts it |
 
 Declare a capability only if this holds:
 
@@ -48,7 +49,8 @@ The outcome of a send depends only on whether a byte may have been sent and on t
 Quotes are a separate port: `QuoteFeed` for a venue that must be asked, `QuoteSource` for one that is known without a
 request (see `http/quotes.py` and `paper/market.py`); `bootstrap/venues.py` opens them.
 
-Then add the adapter to the fixture of `tests/contract/test_venues.py`.
+Then open it in `bootstrap/venues.py` and add it to the fixture of `tests/contract/test_venues.py`; ARCHITECTURE.md
+('Where new code goes') lists the other files.
 """
 
 import asyncio
