@@ -1,13 +1,16 @@
-"""The pages of metrics and log events say what the code has, and the index of decisions has every decision."""
+"""The pages of the reference say what the code has; the index of decisions is whole; files that pages name exist."""
 
 import re
 from pathlib import Path
+
+import pytest
 
 from switchyard.telemetry.metrics import Metrics
 from tests.support.log_events import events_in_source, events_on_page
 from tests.support.metric_table import documented_metrics, served_name
 
-DECISIONS = Path(__file__).parents[2] / "docs" / "adr"
+ROOT = Path(__file__).parents[2]
+DECISIONS = ROOT / "docs" / "adr"
 # Dots as underscores, counters with `_total`.
 SPECIFIED = """
 order_requests_total order_idempotency_conflicts_total order_broker_latency_ms
@@ -44,3 +47,13 @@ def test_the_index_of_decisions_has_each_one_with_its_title_and_status() -> None
         assert text.startswith(f"# {number}. {title}\n"), name
         stated = re.search(r"^Status: (.+)\.$", text, re.MULTILINE)
         assert status == (stated[1] if stated else "accepted"), name
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/reference/components.md", "docs/reference/risk-limits.md"])
+def test_every_file_and_folder_that_a_page_names_exists(page: str) -> None:
+    folders = ("src", "tests", "docs", "contracts", "ops")
+    existing = {path.as_posix() for folder in folders for path in (ROOT / folder).rglob("*")}
+    existing.update(path.as_posix() for path in ROOT.iterdir())
+    named = re.findall(r"`([\w/.-]+(?:\.(?:py|sql|md|toml|yaml|json)|/))`", (ROOT / page).read_text())
+    assert named
+    assert [name for name in named if not any(path.endswith("/" + name.rstrip("/")) for path in existing)] == []
