@@ -46,7 +46,7 @@ class OrderResults:
 
     async def complete(self, change: Change) -> Change:
         """The change together with the results of the requests whose orders it ends."""
-        ended = [order for _, order in change.order_updates() if order.operation == DO_ORDER and order.status in FINAL]
+        ended = [order for _, order in change.order_updates if order.operation == DO_ORDER and order.status in FINAL]
         return merged([change, *[await self._result(order, change) for order in ended]])
 
     def count(self, changes: Sequence[Change]) -> None:

@@ -185,7 +185,7 @@ class MemoryJournal:
 
     def _numbered(self, change: Change, first_seq: int) -> Iterator[OutboxRow]:
         """The outbox rows with their journal numbers; a later version keeps the number of the first."""
-        for base, row in change.outbox_updates():
+        for base, row in change.outbox_updates:
             seq = self.outbox[row.key].seq if base else first_seq + change.event_place(row)
             yield msgspec.structs.replace(row, seq=seq)
 
@@ -234,12 +234,12 @@ class MemoryJournal:
             return Conflict()
         is_stale = (
             any(_version(self.kills.get(kill.kill_id)) != kill.version - 1 for kill in change.kills)
-            or any(_version(self.orders.get(order.order_id)) != base for base, order in change.order_updates())
+            or any(_version(self.orders.get(order.order_id)) != base for base, order in change.order_updates)
             or any(
-                not base and order.venue_client_order_id in self._by_client_id for base, order in change.order_updates()
+                not base and order.venue_client_order_id in self._by_client_id for base, order in change.order_updates
             )
-            or any(_version(self.outbox.get(row.key)) != base for base, row in change.outbox_updates())
-            or any(_version(self.positions.get(row.key)) != base for base, row in change.position_updates())
+            or any(_version(self.outbox.get(row.key)) != base for base, row in change.outbox_updates)
+            or any(_version(self.positions.get(row.key)) != base for base, row in change.position_updates)
             or any(
                 not execution.may_replace(
                     self.executions.get((execution.venue, execution.exec_id)), self._client_ids(execution)

@@ -318,9 +318,9 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
     """The arguments that append the changes as one group."""
     check_kills_alone(changes)
     events = [(number, event) for number, change in enumerate(changes) for event in change.events]
-    orders = [(number, *move) for number, change in enumerate(changes) for move in change.order_updates()]
-    outbox = [(number, *move) for number, change in enumerate(changes) for move in change.outbox_updates()]
-    positions = [(number, *move) for number, change in enumerate(changes) for move in change.position_updates()]
+    orders = [(number, *move) for number, change in enumerate(changes) for move in change.order_updates]
+    outbox = [(number, *move) for number, change in enumerate(changes) for move in change.outbox_updates]
+    positions = [(number, *move) for number, change in enumerate(changes) for move in change.position_updates]
     key_changes, key_rows = _numbered(changes, "keys")
     execution_changes, execution_rows = _numbered(changes, "executions")
     cursor_changes, cursor_rows = _numbered(changes, "cursors")
@@ -414,7 +414,7 @@ def _events_of_rows(changes: Sequence[Change]) -> list[int]:
     events: list[int] = []
     first = 1
     for change in changes:
-        events += [first + change.event_place(row) for _, row in change.outbox_updates()]
+        events += [first + change.event_place(row) for _, row in change.outbox_updates]
         first += len(change.events)
     return events
 

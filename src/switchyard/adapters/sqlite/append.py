@@ -22,7 +22,16 @@ from switchyard.adapters.tables import (
 )
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, last_generation
-from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome, is_unqueued
+from switchyard.domain.journal.changes import (
+    ORDER_KEY,
+    OUTBOX_KEY,
+    POSITION_KEY,
+    Change,
+    Committed,
+    Conflict,
+    Outcome,
+    is_unqueued,
+)
 from switchyard.domain.orders.keys import KeyEntry
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OutboxRow
@@ -77,7 +86,7 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
     `checked`: it is known which executions may be written; otherwise one that exists already rejects the group.
     """
     executions = rows.json_rows([row for change in changes for row in change.executions])
-    orders = [move for change in changes for move in change.order_updates()]
+    orders = [move for change in changes for move in change.order_updates]
     outbox = list(_numbered_outbox(changes, events))
     return AppendGroup(
         events=rows.json_array(events) if events else None,
@@ -89,7 +98,7 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
         begun=_begun([row for base, row in outbox if is_unqueued(base, row)]),
         new_keys=rows.json_rows([row for change in changes for row in change.keys if row.version == 1]),
         keys=rows.json_rows([row for change in changes for row in change.keys if row.version > 1]),
-        positions=rows.json_rows([row for change in changes for _, row in change.position_updates()]),
+        positions=rows.json_rows([row for change in changes for _, row in change.position_updates]),
         new_executions=None if checked else executions,
         checked_executions=executions if checked else None,
         cursors=rows.json_rows([row for change in changes for row in change.cursors]),
@@ -110,7 +119,7 @@ def _numbered_outbox(changes: Sequence[Change], events: Sequence[rows.EventRow])
     """The outbox rows with the versions that they expect; new ones have the numbers of their events."""
     first = 0
     for change in changes:
-        for base, row in change.outbox_updates():
+        for base, row in change.outbox_updates:
             if not base and change.events:
                 yield base, msgspec.structs.replace(row, seq=events[first + change.event_place(row)].seq)
             else:
@@ -363,9 +372,11 @@ class Expectations:
         repeated, new keys are looked up here as well, because a rejected group is written twice.
         """
         numbered = list(enumerate(changes))
-        orders = [(number, base, row.order_id) for number, change in numbered for base, row in change.order_updates()]
-        outbox = [(number, base, row.key) for number, change in numbered for base, row in change.outbox_updates()]
-        positions = [(number, base, row.key) for number, change in numbered for base, row in change.position_updates()]
+        orders = [(number, base, ORDER_KEY(row)) for number, change in numbered for base, row in change.order_updates]
+        outbox = [(number, base, OUTBOX_KEY(row)) for number, change in numbered for base, row in change.outbox_updates]
+        positions = [
+            (number, base, POSITION_KEY(row)) for number, change in numbered for base, row in change.position_updates
+        ]
         stale = chain(
             self._stale(connection, orders, ORDER_VERSIONS, _order_version, thorough),
             self._stale(connection, outbox, OUTBOX_VERSIONS, _row_version, thorough),
@@ -390,10 +401,14 @@ class Expectations:
         """Remember the versions of a committed group."""
         if len(self._versions) > REMEMBERED_MAX:
             self._versions.clear()
+        versions = self._versions
         for change in changes:
-            self._versions.update((order.order_id, order.version) for order in change.orders)
-            self._versions.update((row.key, row.version) for row in change.outbox)
-            self._versions.update((position.key, position.version) for position in change.positions)
+            for _, order in change.order_updates:
+                versions[ORDER_KEY(order)] = order.version
+            for _, row in change.outbox_updates:
+                versions[OUTBOX_KEY(row)] = row.version
+            for _, position in change.position_updates:
+                versions[POSITION_KEY(position)] = position.version
             if change.kills:
                 self._kills = None
 

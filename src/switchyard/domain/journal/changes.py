@@ -1,18 +1,20 @@
 """A change: events and the rows they make, committed together or not at all, and the outcome of a commit."""
 
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from functools import cached_property
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from switchyard.domain.accounts.positions import Position
+from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.errors import GroupRejected
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.journal.events import Event, EventType
 from switchyard.domain.orders.keys import KeyEntry, KeyResult
 from switchyard.domain.orders.order import Order
-from switchyard.domain.orders.outbox import OutboxKind, OutboxRow
+from switchyard.domain.orders.outbox import OutboxKey, OutboxKind, OutboxRow
 from switchyard.domain.risk.claims import Breach, Claim
 from switchyard.domain.risk.kills import Kill, KillOrder
 
@@ -25,6 +27,11 @@ _CREATING: Final[Mapping[OutboxKind, frozenset[EventType]]] = MappingProxyType(
     }
 )
 _Row = TypeVar("_Row", Order, OutboxRow, Position)
+
+# The primary keys of rows; read for every row of every commit, where a property would be one more call.
+ORDER_KEY: Final[Callable[[Order], OrderId]] = attrgetter("order_id")
+OUTBOX_KEY: Final[Callable[[OutboxRow], OutboxKey]] = attrgetter("order_id", "kind", "number")
+POSITION_KEY: Final[Callable[[Position], PositionKey]] = attrgetter("account_id", "symbol")
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -59,7 +66,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The rows and events of one decision, or of several that build on each other.
 
     The rows carry their expectations: an order, an outbox row, a position and a key entry of version n need version n-1
@@ -92,14 +99,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         """
         sending = {
             row.order_id
-            for base, row in self.outbox_updates()
+            for base, row in self.outbox_updates
             if row.kind != "cancel"
             and (row.status == "sending" or (row.kind == "amend" and not base and row.status != "sent"))
         }
         begun = sending | self.rerouted_ids()
         return [
             order
-            for base, order in self.order_updates()
+            for base, order in self.order_updates
             if order.order_id in begun or (not base and order.status != "REJECTED")
         ]
 
@@ -111,31 +118,30 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         rerouted = {event.order_id for event in self.events if event.type == "OrderRerouted"}
         if not rerouted:
             return set()
-        updated = [order for _, order in self.order_updates() if order.order_id in rerouted]
+        updated = [order for _, order in self.order_updates if order.order_id in rerouted]
         return {order.order_id for order in updated if order.status in ("ACCEPTED", "SENDING")}
 
+    @cached_property
     def order_updates(self) -> list[tuple[int, Order]]:
         """For each order the version expected in the database, and the row to write."""
-        if len(self.orders) == 1:
-            return [(self.orders[0].version - 1, self.orders[0])]
-        return _updates(self.orders, [order.order_id for order in self.orders])
+        return _updates(self.orders, ORDER_KEY)
 
+    @cached_property
     def outbox_updates(self) -> list[tuple[int, OutboxRow]]:
         """For each outbox row the version expected in the database, and the row to write."""
-        if len(self.outbox) == 1:
-            return [(self.outbox[0].version - 1, self.outbox[0])]
-        return _updates(self.outbox, [(row.order_id, row.kind, row.number) for row in self.outbox])
+        return _updates(self.outbox, OUTBOX_KEY)
 
+    @cached_property
     def position_updates(self) -> list[tuple[int, Position]]:
         """For each position the version expected in the database, and the row to write."""
-        return _updates(self.positions, [(position.account_id, position.symbol) for position in self.positions])
+        return _updates(self.positions, POSITION_KEY)
 
     def unqueued_rows(self) -> list[OutboxRow]:
         """The new rows that were never queued: their first attempt begins in the commit that accepts the order.
 
         They conflict where their lane has a queue, or where a venue has reported on the order before.
         """
-        return [row for base, row in self.outbox_updates() if is_unqueued(base, row)]
+        return [row for base, row in self.outbox_updates if is_unqueued(base, row)]
 
     def event_place(self, row: OutboxRow) -> int:
         """The place among the events of the one that created an outbox row; 0 for a change without events.
@@ -153,14 +159,12 @@ def is_unqueued(base: int, row: OutboxRow) -> bool:
     return not base and row.status == "sending"
 
 
-def _updates(rows: Sequence[_Row], keys: Sequence[Hashable]) -> list[tuple[int, _Row]]:
-    bases: dict[Hashable, int] = {}
-    last: dict[Hashable, _Row] = {}
-    for key, row in zip(keys, rows, strict=True):
-        if key not in last:
-            bases[key] = row.version - 1
-        last[key] = row
-    return [(bases[key], row) for key, row in last.items()]
+def _updates(rows: Sequence[_Row], key: Callable[[_Row], Hashable]) -> list[tuple[int, _Row]]:
+    updates: dict[Hashable, tuple[int, _Row]] = {}
+    for row in rows:
+        name = key(row)
+        updates[name] = (updates[name][0] if name in updates else row.version - 1, row)
+    return list(updates.values())
 
 
 def merged(changes: Sequence[Change]) -> Change:

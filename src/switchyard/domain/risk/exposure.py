@@ -416,7 +416,7 @@ class Book:
         """Note the rows of a committed group."""
         for change in changes:
             if not change.claims:
-                for base, order in change.order_updates():
+                for base, order in change.order_updates:
                     self._set(order, totals_of(order))
                     if not base and not is_unaccepted(order):
                         self._count(order)

@@ -87,7 +87,7 @@ class OrderStateCache:
             return
         for position in change.positions:
             self._keep_position(position.key, position)
-        for base, order in change.order_updates():
+        for base, order in change.order_updates:
             before = self.orders.get(order.order_id)
             if not base:
                 self.note(accepted_state(order, change, committed))
@@ -170,7 +170,7 @@ def accepted_state(order: Order, change: Change, committed: Committed) -> OrderS
         outbox=tuple(
             [
                 replace(row, seq=committed.first_seq + change.event_place(row))
-                for _, row in change.outbox_updates()
+                for _, row in change.outbox_updates
                 if row.order_id == order.order_id
             ]
         ),

@@ -217,7 +217,7 @@ class WaitingLanes:
         """Learn from committed changes what waits, and wake the dispatcher if it may have something to do."""
         wakes = bool(self._lanes)  # what was sent has freed a slot
         for change in changes:
-            for _, row in change.outbox_updates():
+            for _, row in change.outbox_updates:
                 if row.status in ("queued", "failed"):
                     wakes = True
                     if row.kind == "new":
