@@ -4,6 +4,7 @@ Reads the order's fills; writes nothing. The answer is in the commit that ends t
 a request is waiting for it.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
@@ -41,8 +42,7 @@ class OrderResults:
 
     def is_needed(self, change: Change) -> bool:
         """Whether the change ends the order of a `/do/order` request."""
-        ended = [order for order in change.orders if order.status in FINAL]
-        return bool(ended) and any(order.operation == DO_ORDER for order in ended)
+        return any(order.operation == DO_ORDER and order.status in FINAL for order in change.orders)
 
     async def complete(self, change: Change) -> Change:
         """The change together with the results of the requests whose orders it ends."""
@@ -51,11 +51,14 @@ class OrderResults:
 
     def count(self, changes: Sequence[Change]) -> None:
         """Count the outbox rows that committed changes moved."""
+        counts = Counter[str]()
         for change in changes:
             for row in change.outbox:
                 outcome = _OUTCOMES.get(row.status)
                 if outcome is not None:
-                    self._sends[_REPEAT if row.last_error == "CONFLICT_PROCESSED" else outcome].inc()
+                    counts[_REPEAT if row.last_error == "CONFLICT_PROCESSED" else outcome] += 1
+        for outcome, count in counts.items():
+            self._sends[outcome].inc(count)
 
     async def _result(self, order: Order, change: Change) -> Change:
         """The answer that every repeat of the order's request gets once the change is committed."""

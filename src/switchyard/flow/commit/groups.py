@@ -6,13 +6,17 @@ become one unit, which is committed or rejected as a whole. No two units of a gr
 
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from operator import attrgetter
 from typing import NamedTuple
 
 from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.ids import OrderId
-from switchyard.domain.journal.changes import Change, Committed, Conflict, merged
+from switchyard.domain.journal.changes import ORDER_KEY, Change, Committed, Conflict, merged
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.commit.states import OrderStateCache, after
+
+_REQUEST_KEY = attrgetter("account_id", "operation", "idempotency_key")
+_EXECUTION_KEY = attrgetter("venue", "exec_id")
 
 Positions = Mapping[PositionKey, Position | None]
 Decide = Callable[[OrderState, Positions], Change | None]
@@ -82,13 +86,12 @@ def of_change(change: Change, done: Callable[[Answer], None]) -> Decision:
     """Return the decision to commit a change as it is."""
     decision = Decision(None, None)
     decision.change, decision.done = change, done
-    rows: list[Hashable] = [order.order_id for order in change.orders]
+    rows: list[Hashable] = [*map(ORDER_KEY, change.orders), *map(_REQUEST_KEY, change.keys)]
     decision.rows = rows
-    if change.keys or change.results:
-        rows += [(entry.account_id, entry.operation, entry.idempotency_key) for entry in change.keys]
-        rows += [(result.account_id, result.operation, result.idempotency_key) for result in change.results]
+    if change.results:
+        rows += map(_REQUEST_KEY, change.results)
     if change.executions:
-        rows += [(execution.venue, execution.exec_id) for execution in change.executions]
+        rows += map(_EXECUTION_KEY, change.executions)
     if change.positions:
         rows += {("position", *position.key) for position in change.positions}
     if change.cursors:
@@ -193,7 +196,7 @@ class Group:
             self._add_nothing(decision, unit)
             return
         if change.executions:
-            executions = [(execution.venue, execution.exec_id) for execution in change.executions]
+            executions = list(map(_EXECUTION_KEY, change.executions))
             if not self._executions.isdisjoint(executions):
                 decision.done(Conflict())  # reported twice within the group
                 return
@@ -217,7 +220,7 @@ class Group:
         self._fixed.append(unit)
         self._changed.update(dict.fromkeys(decision.rows, decision))
         if change.executions:
-            self._executions.update((execution.venue, execution.exec_id) for execution in change.executions)
+            self._executions.update(map(_EXECUTION_KEY, change.executions))
 
     def is_taken(self, decision: Decision) -> bool:
         """Whether the group touches a row of the decision in a way that it cannot build on."""
@@ -308,5 +311,4 @@ def _has_same_key(change: Change | None, other: Change | None) -> bool:
     """Whether both have the same idempotency key; two amends of one order share the order alone."""
     if change is None or other is None:
         return False
-    keys = {(entry.account_id, entry.operation, entry.idempotency_key) for entry in change.keys}
-    return any((entry.account_id, entry.operation, entry.idempotency_key) in keys for entry in other.keys)
+    return not set(map(_REQUEST_KEY, change.keys)).isdisjoint(map(_REQUEST_KEY, other.keys))

@@ -122,7 +122,8 @@ class PaperExchange:
     ) -> None:
         assert delay >= timedelta()
         assert partial_steps >= 1
-        self._capabilities = Capabilities(
+        # The acceptance window is zero: the exchange runs in the sender's process, so no request outlives the sender.
+        self.capabilities = Capabilities(
             dedupe="permanent",
             lookup="all",
             acceptance_window=timedelta(),
@@ -155,14 +156,6 @@ class PaperExchange:
     def name(self) -> VenueName:
         """The venue's name in the router and the settings."""
         return self._rules.venue
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Permanent deduplication, lookup of all orders, every order type and time in force.
-
-        The acceptance window is zero: the exchange runs in the sender's process, so no request outlives the sender.
-        """
-        return self._capabilities
 
     async def start(self) -> None:
         """Open the book and start trading; raises AlreadyRunning if another process has it open."""
