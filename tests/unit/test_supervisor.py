@@ -73,3 +73,27 @@ async def test_stages_are_cancelled_in_reverse_order_when_the_stack_unwinds() ->
             await asyncio.sleep(0)
             raise ValueError("start failed")
     assert ended == ["second", "first"]
+
+
+async def test_a_stage_that_is_cancelled_while_it_waits_for_a_stage_of_its_own_does_not_start_again() -> None:
+    stages, waits, may_end = Supervisor(Metrics()), asyncio.Event(), asyncio.Event()
+
+    async def inner() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            waits.set()
+            await may_end.wait()
+
+    async def outer() -> None:
+        async with AsyncExitStack() as stack:
+            stages.start(stack, "inner", inner)
+            await asyncio.sleep(0)
+            raise JournalUnavailable("an older database")
+
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        async with AsyncExitStack() as stack:
+            stages.start(stack, "outer", outer)
+            await waits.wait()
+            asyncio.get_running_loop().call_soon(may_end.set)
+        assert {task.get_name() for task in asyncio.all_tasks()}.isdisjoint({"inner", "outer"})

@@ -3,7 +3,6 @@ stages.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -93,8 +92,8 @@ class Supervisor:
 
 async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    # Not `await task`: the caller could not tell the task's cancellation from its own, which must not be lost.
+    await asyncio.gather(task, return_exceptions=True)
 
 
 class PortWrappers:

@@ -131,8 +131,7 @@ class PersistentConnection:
         """End the session."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
         if self._connection is not None:
             with contextlib.suppress(*DATABASE_ERRORS):
                 await self._connection.close(timeout=CONNECT_SECONDS_MAX)

@@ -308,5 +308,4 @@ def _last(position: SourcePosition) -> int:
 async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     # Its outcome does not matter any more: the source is claimed again before it is read again.
-    with contextlib.suppress(asyncio.CancelledError, Exception):
-        await task
+    await asyncio.gather(task, return_exceptions=True)
