@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing, suppress
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
-from switchyard.adapters.memory.clock import START
+from switchyard.adapters.memory.cache import MemoryCache
+from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.journal import PostgresJournal
@@ -19,6 +21,8 @@ from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.changes import Change
 from switchyard.domain.orders.keys import CANCEL_ALL, PLACE_ORDER, KeyEntry
+from switchyard.flow.intake.order_intake import IdempotentRequest, KeyCache
+from switchyard.flow.readers.stream import StreamHub
 from switchyard.ports.books import LedgerUnavailable
 from switchyard.ports.queries import OrderFilter, UnfinishedFilter
 from switchyard.ports.strategies import PdcaUnavailable
@@ -378,3 +382,111 @@ async def test_a_wait_that_ended_while_the_setting_was_empty_confirms_nothing_on
 
     with pytest.raises(JournalUnavailable):
         await database.queries.order(change.orders[0].order_id)
+
+
+HOUR = timedelta(hours=1)
+
+
+async def _cached(database: PostgresDatabase, change: Change) -> Callable[[], Awaitable[Any]]:
+    """Commit an order and cache its key; returns how a repeat looks it up."""
+    [key] = change.keys
+    request = IdempotentRequest(
+        account_id=OWNER,
+        operation=PLACE_ORDER,
+        key=key.idempotency_key,
+        digest=key.request_digest,
+        created_at=START,
+        ttl=HOUR,
+    )
+    cache = KeyCache(MemoryCache(clock=ManualClock()), HOUR, database.journal)
+    await commit(database.journal, change)
+    entry = await database.keys.entry(OWNER, PLACE_ORDER, key.idempotency_key)
+    assert entry is not None
+    cache.keep(entry, "submitted", now=START)
+    return lambda: cache.find(request)
+
+
+async def _in_the_ring(
+    database: PostgresDatabase, change: Change, stack: AsyncExitStack
+) -> Callable[[], Awaitable[Any]]:
+    """Commit an order and show it on a stream; returns how another stream, which missed it, resumes."""
+    hub = StreamHub(database.journal, database.queries)
+    first = await stack.enter_async_context(hub.subscribe("account", OWNER))
+    await commit(database.journal, change)
+    while not await hub.run_once():
+        pass
+
+    async def resumed() -> Any:
+        async with hub.subscribe("account", OWNER, first.start) as stream, aclosing(stream.batches(0)) as batches:
+            return await anext(batches)
+
+    return resumed
+
+
+@pytest.mark.parametrize("kept", ["cache", "ring"])
+@pytest.mark.parametrize(("before", "after"), [("", STANDBY), (STANDBY, "another")])
+async def test_what_was_kept_under_another_setting_is_shown_once_the_standby_has_it(
+    servers: Replicated, database: PostgresDatabase, stack: AsyncExitStack, kept: str, before: str, after: str
+) -> None:
+    await set_standby_names(servers.url, before)
+    change = an_accept(key="kept")
+    again = await (_cached(database, change) if kept == "cache" else _in_the_ring(database, change, stack))
+    assert await again(), "the standby of now has it"
+    writes = await servers.writes()
+    assert await again()
+    assert await servers.writes() == writes, "known to be at the standby: nothing to wait for"
+
+    await asyncio.to_thread(servers.standby.stop)
+    await set_standby_names(servers.url, after)
+    if not before:
+        # Every process reads the kills each second. Until then, hits of an empty setting ask no server.
+        with pytest.raises(JournalUnavailable):
+            await database.kills.active()
+
+    with pytest.raises(JournalUnavailable):
+        await again()
+
+    await set_standby_names(servers.url, STANDBY)
+    servers.standby.start()
+    await servers.until_synchronous()
+    assert await again()
+
+
+async def test_an_append_tells_of_a_setting_too(servers: Replicated, database: PostgresDatabase) -> None:
+    await set_standby_names(servers.url, "")
+    again = await _cached(database, an_accept(key="kept"))
+    assert await again()
+    await set_standby_names(servers.url, STANDBY)
+    await servers.until_synchronous()
+    await commit(database.journal, an_accept())
+    await asyncio.to_thread(servers.standby.stop)
+
+    with pytest.raises(JournalUnavailable):
+        await again()
+
+
+async def test_what_was_kept_before_a_promotion_is_read_again() -> None:
+    """The standby was not synchronous: it lacks the order."""
+    with two_servers() as (primary, standby):
+        servers = await replicated_database(primary, standby)
+        await set_standby_names(servers.url, "")
+        database = await PostgresDatabase.open(servers.both_url)
+        database.journal._reader.barrier._seconds_max = 60  # longer than a busy machine takes
+        await asyncio.to_thread(standby.stop)
+        again = await _cached(database, an_accept(key="kept"))
+        assert await again()
+
+        await asyncio.to_thread(primary.kill)
+        await asyncio.to_thread(standby.start)
+        await asyncio.to_thread(standby.promote)
+
+        await until(lambda: _answers(database))
+        assert await again() is None
+        await database.close()
+
+
+async def _answers(database: PostgresDatabase) -> bool:
+    with suppress(JournalUnavailable):
+        await database.kills.active()
+        return True
+    return False

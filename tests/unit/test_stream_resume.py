@@ -46,6 +46,26 @@ async def test_a_resume_within_the_ring_needs_no_database() -> None:
         assert journal.replays == 0
 
 
+async def test_a_resume_reads_what_the_ring_has_from_before_a_failover_again() -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal)
+    async with hub.subscribe("account", ANN):
+        before = await journal.update()
+        await dispatch(hub)
+        journal.history = "of the promoted server"
+        async with hub.subscribe("account", ANN, before - 1) as resumed:
+            assert [message.id for message in await take(resumed, 1)] == [before]
+        assert (replays := journal.replays) > 0
+        after = await journal.update()
+        await dispatch(hub)
+        async with hub.subscribe("account", ANN, before) as resumed:
+            assert [message.id for message in await take(resumed, 1)] == [after]
+        assert journal.replays == replays, "the ring has what came since"
+        async with hub.subscribe("account", ANN, before - 1) as resumed:
+            assert [message.id for message in await take(resumed, 2)] == [before, after]
+        assert journal.replays > replays
+
+
 async def test_a_resume_from_before_the_ring_reads_the_journal() -> None:
     journal = StreamJournal()
     hub = hub_over(journal, buffer_size=2)

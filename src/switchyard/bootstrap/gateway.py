@@ -177,7 +177,7 @@ class Services:
         capabilities = {venue.name: declared_capabilities(venue) for venue in settings.venues}
         key_ttl = max(settings.idempotency_ttl, settings.do_key_ttl)
         may_be_lost = LostHistory(restored_at, key_ttl, capabilities, clock).may_have_sent
-        key_cache = KeyCache(caches.cache, caches.ttl)
+        key_cache = KeyCache(caches.cache, caches.ttl, journal)
         self.limits = LimitClaims(settings.risk.stateful, database.journal)
         risk = PreTradeRisk(checks_of(settings.risk, venue_kinds(settings)), metrics)
         rate = OrderRate(caches.order_rate)

@@ -36,6 +36,8 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The key store's `created_at`, so that it is the same on every gateway."""
     expires_at: datetime
     """Not later than the key store's `expires_at`: an entry must not outlive its key."""
+    history: str = ""
+    """The `Journal.history` under which the key store had it."""
     error: str | None = None
     """Why the request failed; None unless the status is `failed`. Such an entry answers no request."""
     last_accessed: datetime | None = None

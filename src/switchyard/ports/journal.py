@@ -91,6 +91,18 @@ class Journal(Protocol):
         """Return the last event's place."""
         ...
 
+    @property
+    def history(self) -> str:
+        """Return the name of what this process reads: another one after a failover, constant without one."""
+        ...
+
+    async def confirm(self) -> None:
+        """Wait until a failover to the synchronous standby would lose nothing that was read under `history` before.
+
+        For what is kept from earlier reads, which wait themselves. Free where no standby is named.
+        """
+        ...
+
     def seen(self, shard: int) -> Head | None:
         """Return the head after the last append or, before that, at the first call of `head`; none before both."""
         ...

@@ -36,6 +36,8 @@ from switchyard.ports.journal import EPOCH_GAP, PAGE_MAX, Epoch, Head, Lines
 class MemoryJournal:
     """ports.journal.Journal and ports.journal.Epochs in dictionaries, which tests may read and change."""
 
+    history = ""
+
     def __init__(self, epoch: int = 1) -> None:
         self.epoch = epoch
         self.events: dict[int, list[JournalEvent]] = {}
@@ -120,6 +122,9 @@ class MemoryJournal:
     async def epochs(self, shard: int) -> list[Epoch]:
         """Return all epochs, the oldest first."""
         return list(self._epochs)
+
+    async def confirm(self) -> None:
+        """Do nothing: there is no standby."""
 
     def seen(self, shard: int) -> Head | None:
         """Return the head after the last append, or at the first call of `head`."""

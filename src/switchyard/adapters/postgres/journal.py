@@ -177,6 +177,15 @@ class PostgresJournal:
         self._seen.setdefault(shard, head)
         return head
 
+    @property
+    def history(self) -> str:
+        """The server's timeline: a promotion begins a new one."""
+        return self._reader.barrier.timeline
+
+    async def confirm(self) -> None:
+        """Wait until the synchronous standby has everything that was read before."""
+        await self._reader.barrier.confirm_earlier()
+
     def seen(self, shard: int) -> Head | None:
         """The head after the last append or, before that, at the first call of `head`."""
         return self._seen.get(shard)

@@ -55,18 +55,14 @@ NO_HEADS = "SELECT NULL::text"
 
 # A transaction that has an id but has written no WAL does not wait for the standby: hence the message, which is written
 # to the WAL alone. Without a synchronous standby, visible means flushed on this server, and a crash keeps it.
-# An empty setting ends the waits without a warning, and may be set again before anyone reads it: what was confirmed
-# before the server loaded its configuration again counts for nothing.
 _TIMELINE = "left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)"
 _CHECK = f"""
 WITH visible AS MATERIALIZED (
     SELECT current_setting('synchronous_standby_names') AS names, ({{heads}}) AS heads,
         pg_conf_load_time()::text AS loaded
 )
-SELECT names, heads, loaded, {_TIMELINE} AS timeline, CASE
-    WHEN names <> '' AND (names = $1 AND heads = $2 AND NOT $3::boolean AND loaded = $4) IS NOT TRUE
-    THEN pg_logical_emit_message(true, 'switchyard', '')
-END AS written
+SELECT names, heads, loaded, {_TIMELINE} AS timeline,
+    CASE WHEN $1::boolean THEN pg_logical_emit_message(true, 'switchyard', '') END AS written
 FROM visible
 """
 
@@ -108,18 +104,33 @@ class ReadBarrier:
         self._must_write = False
         """Whether the next check has to write, whatever the heads are."""
         self._is_local_only = False
-        self._names: str | None = None
+        self._era: tuple[str, str] | None = None
+        """The setting `synchronous_standby_names` of the last check, and when its session loaded the configuration."""
         self._heads: str | None = None
-        """The setting `synchronous_standby_names`, and the newest heads that were confirmed; those of an older setting
-        count for nothing."""
-        self._loaded: str | None = None
-        """When the barrier's session loaded the configuration of the last check."""
+        """The newest heads that were confirmed in this era."""
         self._timeline: str | None = None
         """Of the server of the last check; a promotion begins a new one. Known before the first read."""
 
+    @property
+    def timeline(self) -> str:
+        """Of the server of the last check; empty before the first."""
+        return self._timeline or ""
+
     def note_committed(self, heads: str, names: str) -> None:
         """Take the heads after an append as known, if its commit waited for the standbys of the last check."""
-        self._heads = heads if names == self._names else None
+        if self._era is not None and self._era[0] == names:
+            self._heads = heads
+        else:
+            self._era = self._heads = None
+
+    async def confirm_earlier(self) -> None:
+        """Wait until the synchronous standby has everything that this process has read; raises JournalUnavailable.
+
+        Asks no server if the last check found that no standby is named.
+        """
+        if self._era is None or self._era[0]:
+            async with self.confirmed():
+                pass
 
     @asynccontextmanager
     async def confirmed(self, error: Callable[[str], Exception] = JournalUnavailable) -> AsyncIterator[_Read]:
@@ -162,7 +173,7 @@ class ReadBarrier:
         if self._connection is None or self._connection.is_closed():
             self._connection = await connect(self._url)
             self._connection.add_log_listener(self._notice)
-            self._names = None  # it may be another server
+            self._era = None  # it may be another server
         return self._connection
 
     async def _wait(self, since: str | None, must_write: bool) -> None:
@@ -183,7 +194,7 @@ class ReadBarrier:
             deadline = clock.time() + self._seconds_max
             while True:
                 try:
-                    if await self._is_confirmed(must_write, deadline - clock.time()):
+                    if await self._is_confirmed(must_write, deadline):
                         return
                     cause = "the wait for it was cancelled"
                 except DATABASE_ERRORS as error:
@@ -196,21 +207,30 @@ class ReadBarrier:
                     )
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _is_confirmed(self, must_write: bool, seconds_max: float) -> bool:
+    async def _is_confirmed(self, must_write: bool, deadline: float) -> bool:
         connection = await self._connected()
-        known = self._heads
         self._is_local_only = False
-        values = (self._names, known, must_write, self._loaded)
-        found = await connection.fetchrow(self._sql, *values, timeout=seconds_max)
-        if self._is_local_only:
-            return False
-        self._names, self._loaded = found["names"], found["loaded"]
+        found = await self._ask(connection, deadline, write=False)
+        era = found["names"], found["loaded"]
+        if era != self._era:
+            # An empty setting ends the waits without a warning, and may be set again before anyone reads it.
+            self._era, self._heads = era, None
+        known = self._heads
+        if found["names"] and (must_write or known is None or known != found["heads"]):
+            # In a statement of its own: `confirm_earlier` has to know the setting also while no standby answers.
+            found = await self._ask(connection, deadline, write=True)
+            if self._is_local_only:
+                return False
         if self._timeline != found["timeline"]:
             await self._on_promotion()
         self._timeline = found["timeline"]
         if self._heads == known:  # no append of this process has ended meanwhile, with newer heads
             self._heads = found["heads"]
         return True
+
+    async def _ask(self, connection: Connection, deadline: float, *, write: bool) -> Record:
+        seconds_left = deadline - asyncio.get_running_loop().time()
+        return await connection.fetchrow(self._sql, write, timeout=seconds_left)
 
     def _notice(self, _: Connection, message: asyncpg.PostgresLogMessage) -> None:
         """Called for each warning of the server, and before the call that it belongs to returns."""

@@ -55,6 +55,8 @@ DELETE_GROUPS_EVERY = 4_096
 class SqliteJournal:
     """ports.journal.Journal on one file in one process."""
 
+    history = ""
+
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._head, self._at = self._read_head(connections.writer)
@@ -166,6 +168,9 @@ class SqliteJournal:
         sql = "SELECT name, epoch, seq, hash FROM reader_cursors WHERE name = ?"
         row = await self._connections.read(lambda connection: connection.execute(sql, (name,)).fetchone())
         return None if row is None else Cursor(name=row[0], epoch=row[1], seq=row[2], hash=row[3])
+
+    async def confirm(self) -> None:
+        """Do nothing: what can be read is flushed to the only file."""
 
     def seen(self, shard: int) -> Head | None:
         """The head after the last append or, before that, when the file was opened."""

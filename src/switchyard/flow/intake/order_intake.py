@@ -114,21 +114,24 @@ class KeyRules(Protocol):
 class KeyCache:
     """Lookups by request and writes by key entry; without a cache every lookup is a miss."""
 
-    def __init__(self, cache: Cache | None, ttl: timedelta) -> None:
+    def __init__(self, cache: Cache | None, ttl: timedelta, journal: Journal) -> None:
         self._cache = cache
         self._ttl = ttl
+        self._journal = journal
 
     async def find(self, request: IdempotentRequest) -> CacheEntry | None:
         """Return the entry of the same request; the same key with another digest is a miss, and so is a failure.
 
         A request that failed may be tried again, and a late fill can contradict its failure: the key store decides.
+        A hit is an order that a failover does not lose, like every answer of the key store.
         """
         if self._cache is None:
             return None
         entry = await self._cache.get(request.account_id, request.operation, request.key)
         if entry is None or entry.status == "failed" or entry.request_digest != request.digest:
             return None
-        return entry
+        await self._journal.confirm()
+        return entry if entry.history == self._journal.history else None
 
     def keep(
         self,
@@ -155,6 +158,7 @@ class KeyCache:
                 status=status,
                 http_status=http_status,
                 response=response,
+                history=self._journal.history,
                 error=error,
                 created_at=entry.created_at,
                 expires_at=min(entry.expires_at, now + self._ttl),

@@ -236,6 +236,8 @@ class StreamHub:
         self._is_reading = False
         self._position = 0
         self._floor = 0
+        self._history = ""
+        """The `Journal.history` under which the ring was read."""
         self._ring: deque[tuple[Topic, Topic, JournalEvent, Message | None]] = deque()
 
     async def run(self, wake: Wake) -> None:
@@ -264,6 +266,7 @@ class StreamHub:
         if not self._is_reading:
             return 0
         events = await self._journal.read(SHARD, position, self._page_size)
+        history = self._journal.history
         if not self._is_at(position):
             return 0
         # Again after each load: another order may have got a subscriber meanwhile.
@@ -272,6 +275,9 @@ class StreamHub:
             if not self._is_at(position):
                 return 0
             self._folds.add(loaded)
+        if events and history != self._history:
+            self._ring.clear()
+            self._floor, self._history = position, history
         for event in events:
             self._dispatch(event)
             self._position = event.seq
@@ -304,6 +310,7 @@ class StreamHub:
                 head = await self.head()
                 if not self._is_reading:  # another subscriber may have started it meanwhile
                     self._is_reading, self._position, self._floor = True, head, head
+                    self._history = self._journal.history
                     self._active.set()
             subscription.start = self._position
             subscription.place = self._position if last_event_id is None else last_event_id
@@ -322,12 +329,7 @@ class StreamHub:
             # Another gateway may be ahead of this one; only the journal can tell whether the number exists.
             if last > await self.head():
                 yield [resync_message(topic, last, start)]
-        elif last >= self._floor:
-            found = [
-                (event, message)
-                for *topics, event, message in self._ring
-                if last < event.seq <= start and topic in topics
-            ]
+        elif (found := await self._ring_after(subscription, last)) is not None:
             if len(found) > self._behind_max:
                 yield [resync_message(topic, last, start)]
                 return
@@ -347,6 +349,20 @@ class StreamHub:
             async for events in self._pages(subscription, last, self._page_size):
                 if messages := await self._folded(folds, events):
                     yield messages
+
+    async def _ring_after(
+        self, subscription: Subscription, last: int
+    ) -> list[tuple[JournalEvent, Message | None]] | None:
+        """The missed events if the ring has them all, and a failover would lose none of them; otherwise None."""
+        if last < self._floor:
+            return None
+        topic, start, history = subscription.topic, subscription.start, self._history
+        found = [
+            (event, message) for *topics, event, message in self._ring if last < event.seq <= start and topic in topics
+        ]
+        if found:
+            await self._journal.confirm()
+        return found if history == self._journal.history else None
 
     def close(self) -> None:
         """End all subscriptions and accept no more."""
