@@ -10,6 +10,7 @@ import pytest
 
 from switchyard.bootstrap import upgrade_database
 from switchyard.client import ApiError, AsyncClient, Client
+from switchyard.domain.errors import JournalUnavailable
 from switchyard.settings import load_settings
 from tests.support.cluster import Cluster
 from tests.support.do_order import do_order
@@ -64,6 +65,21 @@ async def test_a_rejection_stays_the_answer_to_its_key_after_the_kill_is_cleared
 
     assert (again.status, again.json) == (422, first.json)
     assert (await gateway.place(key="another")).status == 202
+
+
+async def test_a_kill_whose_orders_cannot_be_read_may_have_been_set(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise JournalUnavailable("the database is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gateway.engine.kill_switch, "find", fails)
+        unknown = await admin(gateway, "POST", "/admin/kill", EVERYTHING)
+        assert (unknown.status, unknown.json["reason"]) == (503, "OUTCOME_UNKNOWN")
+
+    [kill] = (await admin(gateway, "GET", "/admin/kills")).json["kills"]
+    assert kill["active"]
 
 
 async def test_every_way_to_place_an_order_is_blocked(gateway: RunningGateway) -> None:

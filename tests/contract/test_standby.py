@@ -17,7 +17,7 @@ from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.reader import CONNECTIONS_MAX, Reader
 from switchyard.domain.books.manual import ManualEntry
-from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
+from switchyard.domain.errors import JournalUnavailable, NotReplicated, OutcomeUnknown
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.changes import Change
 from switchyard.domain.orders.keys import CANCEL_ALL, PLACE_ORDER, KeyEntry
@@ -120,7 +120,7 @@ async def test_a_commit_that_only_the_primary_has_is_shown_once_the_standby_has_
     results = await asyncio.gather(*(read() for read in reads.values()), return_exceptions=True)
 
     kinds = {name: type(result) for name, result in zip(reads, results, strict=True)}
-    assert kinds == {**dict.fromkeys(reads, JournalUnavailable), "key": OutcomeUnknown}
+    assert kinds == {**dict.fromkeys(reads, NotReplicated), "key": OutcomeUnknown}
     servers.standby.start()
     await servers.until_synchronous()
     shown = {name: await read() for name, read in reads.items()}
@@ -332,7 +332,7 @@ async def test_after_a_promotion_no_read_is_answered_by_the_primary_before_it(is
         await servers.on_primary(_END_CHECKS)
 
         if not is_first:
-            assert [type(error) for error in await reads()] == [JournalUnavailable] * CONNECTIONS_MAX
+            assert [type(error) for error in await reads()] == [NotReplicated] * CONNECTIONS_MAX
         assert await reads() == [None] * CONNECTIONS_MAX
         await database.close()
 

@@ -6,6 +6,7 @@ the order is visible on the primary alone when its key is repeated at another ga
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.do_order import PATIENT
+from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway
 from tests.support.orders import MARKET, place, until_all_final
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
@@ -162,3 +164,59 @@ async def test_after_a_promotion_the_order_is_there_or_was_never_acknowledged(
     await until(is_acknowledged, lambda: f"{answers}\n{site.second.log}", pause_seconds=0.1)
     assert site.second.is_running, "it saw nothing that the standby does not have"
     assert len(await site.stored(site.servers.standby_url)) == 1
+
+
+# Method, path and body. None of them places an order; only the first has a key.
+WRITES: dict[str, tuple[str, str, dict[str, Any] | None]] = {
+    "amend": ("PATCH", "/orders/{order_id}", {"qty": 2000}),
+    "amend by content": ("PATCH", "/orders/{order_id}", {"qty": 2000}),
+    "cancel": ("POST", "/orders/{order_id}/cancel", None),
+    "cancel all": ("POST", "/orders/cancel-all", {}),
+    "kill": ("POST", "/admin/kill?wait=0", {"symbol": "EURUSD", "reason": "a test"}),
+    "clear": ("POST", "/admin/kill/{kill_id}/clear", {"reason": "a test"}),
+}
+HEADERS = {"amend": {"Idempotency-Key": KEY}, "amend by content": {"Idempotency-Derive": "true"}}
+
+
+async def _write(gateway: RunningGateway, name: str, **ids: str) -> CheckedResponse:
+    method, path, body = WRITES[name]
+    token = gateway.token(scopes=["admin:kill"], subject="ann")
+    headers = {"Authorization": f"Bearer {token}", **HEADERS.get(name, {})}
+    return await gateway.request(method, path.format(**ids), body=body, headers=headers)
+
+
+async def _newest(servers: Replicated) -> int:
+    [(seq,)] = await servers.on_primary("SELECT seq FROM journal_heads")
+    return int(seq)
+
+
+@pytest.mark.parametrize("name", WRITES)
+async def test_a_repeat_of_a_write_that_only_the_primary_has_is_not_told_that_nothing_was_written(
+    pair: tuple[PostgresServer, PostgresServer], tmp_path: Path, name: str
+) -> None:
+    servers = await replicated_database(*pair)
+    settings = {"SWITCHYARD_DATABASE_URL": servers.url, "SWITCHYARD_WORKER": "false"}
+    async with (
+        running_gateway(tmp_path / "one", **settings) as one,
+        running_gateway(tmp_path / "two", **settings) as two,
+    ):
+        order_id = (await one.place(type="LIMIT", price=1)).json["orderId"]
+        ids = {"order_id": order_id, "kill_id": (await _write(one, "kill")).json["killId"] if name == "clear" else ""}
+        await asyncio.to_thread(servers.standby.stop)
+        before = await _newest(servers)
+        first = asyncio.create_task(_write(one, name, **ids))
+        while await _newest(servers) == before:
+            await servers.until_waiting()  # it may be another commit, which the one of the request waits for
+            await servers.expose("cancelled")
+
+        repeat = await _write(two, name, **ids)
+
+        assert (repeat.status, repeat.json["status"], repeat.json["reason"]) == (503, "UNKNOWN", "OUTCOME_UNKNOWN")
+        shown = await two.get(f"/orders/{order_id}")
+        assert (shown.status, shown.json["reason"]) == (503, "JOURNAL_UNAVAILABLE")
+        servers.standby.start()
+        await servers.until_synchronous()
+        await first
+        again = await _write(two, name, **ids)
+        assert again.status in (200, 202) or again.json["reason"] in ("ORDER_FINAL", "KILL_CLEARED")
+        assert ("Idempotent-Replayed" in again.headers) == name.startswith("amend")

@@ -7,7 +7,13 @@ import msgspec
 import pytest
 
 from switchyard.domain import errors
-from switchyard.entrypoints.http.errors import InvalidHeader, do_error_response, error_response
+from switchyard.entrypoints.http.errors import (
+    InvalidHeader,
+    as_answered,
+    do_error_response,
+    error_reason,
+    error_response,
+)
 
 CASES: list[tuple[Exception, int, str, str]] = [
     (errors.InvalidJson("x"), 400, "REJECTED", "INVALID_JSON"),
@@ -47,6 +53,20 @@ def test_an_error_has_the_same_status_and_code_in_both_forms(
     assert do_body.message
     assert do_response.headers[2:] == response.headers[2:], "the headers after the body's type and length"
     assert b"secret" not in response.body + do_response.body
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("GET", "JOURNAL_UNAVAILABLE"),
+        ("HEAD", "JOURNAL_UNAVAILABLE"),
+        ("POST", "OUTCOME_UNKNOWN"),
+        ("PATCH", "OUTCOME_UNKNOWN"),
+    ],
+)
+def test_what_a_write_was_not_shown_may_be_its_own_first_attempt(method: str, reason: str) -> None:
+    assert error_reason(as_answered(errors.NotReplicated("x"), method)) == reason
+    assert error_reason(as_answered(errors.JournalUnavailable("x"), method)) == "JOURNAL_UNAVAILABLE"
 
 
 def test_a_missing_order_has_no_details_that_could_tell_it_from_another_accounts() -> None:

@@ -56,6 +56,7 @@ SwitchyardError
 │   ├── PdcaUnavailable       the PDCA store could not be read or written (ports/strategies.py)
 │   ├── RunnerDown            a recheck is stored, and its runner could not be told yet (502)
 │   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written
+│       ├── NotReplicated     what was read may be lost by a failover: a write may have met its own first attempt
 │       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
 ├── OutcomeUnknown            the write may or may not be committed: repeat with the same key (503)
 │   └── JournalBroken         a commit failed on the disk: the process must end
@@ -393,12 +394,16 @@ class RunnerDown(Unavailable):
 
 
 class JournalUnavailable(Unavailable):
-    """The database rejected the group or cannot be reached, or its standby has not confirmed what was read.
-
-    This request has committed nothing.
-    """
+    """The database rejected the group or cannot be reached; this request has committed nothing."""
 
     reason = "JOURNAL_UNAVAILABLE"
+
+
+class NotReplicated(JournalUnavailable):
+    """The synchronous standby has not confirmed what was read.
+
+    To a request that writes, this is `OutcomeUnknown`: what it was not shown may be its own first attempt.
+    """
 
 
 class GroupRejected(JournalUnavailable):

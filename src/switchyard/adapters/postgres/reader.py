@@ -25,7 +25,7 @@ from switchyard.adapters.postgres.connection import (
 )
 from switchyard.adapters.tables import POSITIONS
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
-from switchyard.domain.errors import JournalUnavailable
+from switchyard.domain.errors import JournalUnavailable, NotReplicated
 from switchyard.domain.ids import AccountId
 from switchyard.domain.risk.claims import WINDOW_ORDERS_MAX
 from switchyard.domain.risk.exposure import FLAT, AccountExposure, SymbolExposure, Totals
@@ -133,7 +133,7 @@ class ReadBarrier:
                 pass
 
     @asynccontextmanager
-    async def confirmed(self, error: Callable[[str], Exception] = JournalUnavailable) -> AsyncIterator[_Read]:
+    async def confirmed(self, error: Callable[[str], Exception] = NotReplicated) -> AsyncIterator[_Read]:
         """Run the block, which reads; at its end the synchronous standby has everything that was visible in it.
 
         Raises `error` if the standby does not confirm in time, or was promoted since the block began.

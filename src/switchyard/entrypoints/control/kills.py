@@ -22,7 +22,7 @@ async def carry_out(switch: KillSwitch, command: KillCommand) -> KillTold | Kill
             return KillTold(await switch.settled_state(kill.kill_id, seconds))
         case ClearKill(kill_id=kill_id, by=by, reason=reason):
             await switch.clear(kill_id, by, reason)
-            return KillTold(await switch.state(kill_id))
+            return KillTold(await switch.settled_state(kill_id, 0))
         case ShowKill(kill_id=kill_id):
             return KillTold(await switch.state(kill_id))
         case ListKills(limit=limit):

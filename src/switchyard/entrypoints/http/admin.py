@@ -54,7 +54,7 @@ class AdminRoutes:
         only(request.query_params, ())
         body = converted(parse_object(await read_body(request.receive)), ClearRequest)
         kill = await self._switch.clear(_kill_id(request), by, body.reason)
-        return starlette_response(json_response(200, await self._switch.state(kill.kill_id)))
+        return starlette_response(json_response(200, await self._switch.settled_state(kill.kill_id, 0)))
 
     async def _list(self, request: Request) -> Response:
         self._operator(request)

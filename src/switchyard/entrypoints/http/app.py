@@ -25,6 +25,7 @@ from switchyard.entrypoints.http.entry_spans import EntrySpans
 from switchyard.entrypoints.http.errors import (
     TooManyConnections,
     WireResponse,
+    as_answered,
     do_error_response,
     error_reason,
     error_response,
@@ -164,7 +165,7 @@ class Gateway:
         return starlette_response(self._error_response(error, request.scope))
 
     def _error_response(self, error: Exception, scope: Scope) -> WireResponse:
-        judged = self._bad_tokens.judged(error, client_address(scope))
+        judged = self._bad_tokens.judged(as_answered(error, scope["method"]), client_address(scope))
         self._metrics.rejected.labels(error_reason(judged)).inc()
         return error_response(judged)
 

@@ -13,7 +13,7 @@ from switchyard.domain.errors import InvalidKey, SwitchyardError, TooManyRequest
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders.keys import checked_key
 from switchyard.domain.values import LABEL_LENGTH_MAX
-from switchyard.entrypoints.http.errors import RETRY_SECONDS, do_error_response, starlette_response
+from switchyard.entrypoints.http.errors import RETRY_SECONDS, as_answered, do_error_response, starlette_response
 from switchyard.entrypoints.http.transport.addresses import client_address, is_loopback, sign_of_proxy
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
@@ -74,7 +74,8 @@ class DoOrderRoutes:
         except Exception as error:
             if not isinstance(error, SwitchyardError):
                 log.exception("request_failed", method="POST", path=DO_ORDER_PATH, x_request_id=fields.request_id)
-            wire, body = do_error_response(self._bad_tokens.judged(error, client_address(request.scope)))
+            answered = as_answered(error, request.method)
+            wire, body = do_error_response(self._bad_tokens.judged(answered, client_address(request.scope)))
             response = starlette_response(wire)
             status, reason_code = body.error, body.reason_code
         self._metrics.do_requests.labels(status).inc()

@@ -26,6 +26,7 @@ from switchyard.domain.errors import (
     InvalidKey,
     KillCleared,
     NotFound,
+    NotReplicated,
     OrderFinal,
     OutcomeUnknown,
     PositionClosing,
@@ -266,6 +267,13 @@ def _reason_code(error: Exception) -> str | None:
     if isinstance(error, ConstraintViolated):
         return error.reason_code
     return error.reason if isinstance(error, UnknownSymbol | Unauthorized | RiskRejected) else None
+
+
+def as_answered(error: Exception, method: str) -> Exception:
+    """Return the error that a request of this method is answered with."""
+    if isinstance(error, NotReplicated) and method not in ("GET", "HEAD"):
+        return OutcomeUnknown(str(error))
+    return error
 
 
 def error_reason(error: Exception) -> str:

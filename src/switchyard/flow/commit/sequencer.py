@@ -8,7 +8,7 @@ with the orders that it accepts, splits a group that the database rejects, and w
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence, Set
 from functools import partial
 from typing import Protocol
 
@@ -431,6 +431,15 @@ def _stored_key(change: Change) -> KeyEntry:
     for result in change.results:
         stored = result.written_to(stored)
     return entry if stored is None else stored
+
+
+@contextlib.contextmanager
+def after_commit() -> Iterator[None]:
+    """Reads for a request whose write is committed: 'unavailable' would mean that nothing was written."""
+    try:
+        yield
+    except Unavailable as error:
+        raise OutcomeUnknown(str(error)) from error
 
 
 async def decide(

@@ -45,7 +45,7 @@ from switchyard.domain.orders.reasons import described
 from switchyard.domain.risk.checks import WAIVED_FOR_REDUCING, OrderContext, Violation, killed
 from switchyard.domain.risk.claims import reserve_price, reserved
 from switchyard.domain.values import converted, require_numbers, struct_digest
-from switchyard.flow.commit.sequencer import Commit
+from switchyard.flow.commit.sequencer import Commit, after_commit
 from switchyard.flow.intake.order_intake import DuplicateWatch
 from switchyard.flow.risk.limit_claims import LimitClaims
 from switchyard.flow.risk.pre_trade import OrderRate, PreTradeRisk
@@ -299,7 +299,8 @@ class AmendService:
         """The amend that the key has; raises IdempotencyConflict where it belongs to another request."""
         if entry.request_digest != digest:
             raise IdempotencyConflict(entry.idempotency_key)
-        state = await self._load(account, entry.order_id)
+        with after_commit():
+            state = await self._load(account, entry.order_id)
         for row in amend_rows(state):
             amend = amend_of(row)
             if (amend.operation, amend.key) == (entry.operation, entry.idempotency_key):

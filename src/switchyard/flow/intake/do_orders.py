@@ -17,10 +17,8 @@ from switchyard.domain.errors import (
     BrokerFailed,
     IdempotencyConflict,
     KeyMismatch,
-    OutcomeUnknown,
     QueueDelayed,
     QueueFull,
-    Unavailable,
 )
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.changes import Change
@@ -42,7 +40,7 @@ from switchyard.domain.orders.lifecycle import is_final
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, is_proven_unsent
 from switchyard.domain.risk.checks import OrderContext
-from switchyard.flow.commit.sequencer import Commit, decide
+from switchyard.flow.commit.sequencer import Commit, after_commit, decide
 from switchyard.flow.intake.order_intake import IdempotentRequest, KeyCache, OrderIntake, Placement
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.results import EVENTS_MAX
@@ -204,18 +202,15 @@ class DoOrderService:
         if placement.cached is not None:
             return _cached_result(placement.cached)
         assert placement.entry is not None, "a placement that is not from the cache has its key's row"
-        if placement.violation is not None:
-            return await self._answer(placement.entry, await self._outcome.order(placement.order_id), is_first=True)
-        if placement.replayed:
-            order = await self._outcome.expired_if_late(await self._outcome.order(placement.order_id))
-            return await self._answer(placement.entry, order, is_first=False)
-        try:
+        with after_commit():
+            if placement.violation is not None:
+                return await self._answer(placement.entry, await self._outcome.order(placement.order_id), is_first=True)
+            if placement.replayed:
+                order = await self._outcome.expired_if_late(await self._outcome.order(placement.order_id))
+                return await self._answer(placement.entry, order, is_first=False)
             order = await self._outcome.wait(placement.order_id, request.time_in_force)
             self._metrics.broker_latency.observe((self._clock.monotonic() - started) * 1000)
             return await self._answer(placement.entry, order, is_first=True)
-        except Unavailable as error:
-            # The order is committed, so 'unavailable', which means 'not placed', would be wrong.
-            raise OutcomeUnknown(str(error)) from error
 
     async def _placement(self, intent: IdempotentRequest, request: DoOrderRequest) -> Placement:
         prepare = partial(self._prepare, intent.account_id, request)

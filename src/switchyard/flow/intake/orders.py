@@ -17,6 +17,7 @@ from switchyard.domain.errors import (
     InvalidField,
     JournalUnavailable,
     NotFound,
+    NotReplicated,
     PositionClosing,
     PositionMoved,
 )
@@ -37,7 +38,7 @@ from switchyard.domain.orders.order import order_digest
 from switchyard.domain.orders.outbox import MayBeLost, OrderState
 from switchyard.domain.risk.checks import DryRun
 from switchyard.domain.values import converted, struct_digest
-from switchyard.flow.commit.sequencer import Commit, decide
+from switchyard.flow.commit.sequencer import Commit, after_commit, decide
 from switchyard.flow.intake.derived import DerivedOrderService, DerivedResult
 from switchyard.flow.intake.order_intake import IdempotentRequest, KeyCache, KeyRules, OrderIntake, Placement
 from switchyard.ports.cache import CacheEntry
@@ -99,7 +100,10 @@ class OrderService:
 
     async def dry_run(self, account: AccountId, body: Mapping[str, Any]) -> DryRun:
         """Return what every pre-trade check says about the order; places nothing."""
-        return await self._intake.dry_run(account, self._intake.checked_order(body))
+        try:
+            return await self._intake.dry_run(account, self._intake.checked_order(body))
+        except NotReplicated as error:
+            raise JournalUnavailable(str(error)) from error  # not `OutcomeUnknown`: it writes nothing
 
     async def cancel(self, account: AccountId, order_id: OrderId) -> None:
         """Request a cancel; raises NotFound for a missing order and for another account's."""
@@ -276,9 +280,11 @@ class CancelAllService:
             known = ", ".join(sorted(self._venues))
             raise InvalidField("venue", f"{request.venue!r} is not configured; the venues are {known}")
         if key is None:
-            return await self._cancelled(account, await self._new_plan(account, request)), False
-        plan, replayed = await self._plan_of(account, request, key)
-        return await self._cancelled(account, plan), replayed
+            plan, replayed = await self._new_plan(account, request), False
+        else:
+            plan, replayed = await self._plan_of(account, request, key)
+        with after_commit():
+            return await self._cancelled(account, plan), replayed
 
     async def _new_plan(self, account: AccountId, request: CancelAllRequest) -> CancelPlan:
         found = await self._accounts.unfinished_orders(

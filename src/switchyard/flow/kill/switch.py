@@ -32,7 +32,7 @@ from switchyard.domain.risk.kills import (
     view_of,
 )
 from switchyard.domain.values import SYMBOL, check_label, check_strategy
-from switchyard.flow.commit.sequencer import Commit
+from switchyard.flow.commit.sequencer import Commit, after_commit
 from switchyard.ports.clock import Clock, Randomness, fresh_ulid
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Kills
@@ -193,10 +193,11 @@ class KillSwitch:
         )
 
     async def settled_state(self, kill_id: KillId, seconds_max: float) -> KillState:
-        """The state once no order is pending or in flight, or after a limited time."""
+        """The state after a kill was set or cleared: once no order is pending or in flight, or after a limited time."""
         end = self._clock.monotonic() + min(seconds_max, WAIT_SECONDS_MAX)
         while True:
-            state = await self.state(kill_id)
+            with after_commit():
+                state = await self.state(kill_id)
             is_settled = not state.counts.get("PENDING") and not state.in_flight
             if is_settled or not state.active or self._clock.monotonic() >= end:
                 return state
