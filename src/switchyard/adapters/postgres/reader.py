@@ -12,7 +12,6 @@ import structlog
 
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import (
-    CONNECT_SECONDS_MAX,
     CONNECTION_LOST,
     DATABASE_ERRORS,
     READ_SECONDS_MAX,
@@ -20,6 +19,7 @@ from switchyard.adapters.postgres.connection import (
     Connection,
     Record,
     connect,
+    connect_to_any,
     decode_canonically,
     disconnect,
 )
@@ -252,7 +252,7 @@ async def open_pool(url: str, heads: str = NO_HEADS, **settings: str) -> tuple[a
         max_inactive_connection_lifetime=0,
         init=decode_canonically,
         reset=_keep_session,
-        timeout=CONNECT_SECONDS_MAX,
+        connect=connect_to_any,
         command_timeout=READ_SECONDS_MAX,
         server_settings={**SERVER_SETTINGS, **settings},
     )
