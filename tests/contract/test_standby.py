@@ -337,6 +337,34 @@ async def test_after_a_promotion_no_read_is_answered_by_the_primary_before_it(is
         await database.close()
 
 
+async def test_a_read_of_a_promoted_server_is_not_confirmed_by_the_primary_before_it() -> None:
+    """That one is alive and keeps the session of the barrier; new connections lead to the promoted server."""
+    with two_servers() as (primary, standby):
+        servers = await replicated_database(primary, standby)
+        database = await PostgresDatabase.open(servers.both_url)
+        database.journal._reader.barrier._seconds_max = 10
+        change = an_accept()
+        order_id = change.orders[0].order_id
+        assert await database.queries.order(order_id) is None
+        await asyncio.to_thread(standby.promote)
+        await set_standby_names(servers.url, "")
+        await set_standby_names(servers.standby_url, "")
+        new = await PostgresDatabase.open(servers.standby_url)
+        await commit(new.journal, change)
+        await new.close()
+        await set_standby_names(servers.standby_url, "away")  # of the promoted server: it has not confirmed the order
+        await configure(servers.url, "default_transaction_read_only", "on")
+        await database.journal._reader._pool.expire_connections()
+
+        for _ in range(3):
+            with pytest.raises(JournalUnavailable):
+                await database.queries.order(order_id)
+
+        await set_standby_names(servers.standby_url, "")
+        assert await database.queries.order(order_id) is not None
+        await database.close()
+
+
 # The sessions of barriers.
 _END_CHECKS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity

@@ -151,6 +151,17 @@ class ReadBarrier:
             except JournalUnavailable as unavailable:
                 raise error(str(unavailable)) from unavailable
 
+    async def prepare(self, connection: Connection) -> None:
+        """Make a new connection of reads ready; rejects one to another server than that of the checks."""
+        await decode_canonically(connection)
+        try:
+            timeline = await connection.fetchval(f"SELECT {_TIMELINE}")
+        except asyncpg.ObjectNotInPrerequisiteStateError:
+            timeline = ""  # a standby
+        if self._timeline not in (None, timeline):
+            self._timeline = self._era = None  # the next read asks anew
+            raise ConnectionResetError("a new connection leads to another server than the last check")
+
     async def close(self) -> None:
         """Disconnect after the check in progress."""
         async with self._turn:
@@ -161,6 +172,7 @@ class ReadBarrier:
             if self._timeline is not None:
                 return
             try:
+                await self._disconnect()  # it may lead to the primary of before
                 connection = await self._connected()
                 timeline = await connection.fetchval(f"SELECT {_TIMELINE}", timeout=self._seconds_max)
             except DATABASE_ERRORS:
@@ -244,19 +256,20 @@ class ReadBarrier:
 
 async def open_pool(url: str, heads: str = NO_HEADS, **settings: str) -> tuple[asyncpg.Pool, ReadBarrier]:
     """Return a pool whose sessions have these settings too, and the barrier of its reads; both connect at first use."""
+    barrier = ReadBarrier(url, lambda: pool.expire_connections(), heads)
     pool = await asyncpg.create_pool(
         url,
         # Connections are opened on demand and kept: the pool's own upkeep would fill the log during an outage.
         min_size=0,
         max_size=CONNECTIONS_MAX,
         max_inactive_connection_lifetime=0,
-        init=decode_canonically,
+        init=barrier.prepare,
         reset=_keep_session,
         connect=connect_to_any,
         command_timeout=READ_SECONDS_MAX,
         server_settings={**SERVER_SETTINGS, **settings},
     )
-    return pool, ReadBarrier(url, pool.expire_connections, heads)
+    return pool, barrier
 
 
 class Reader:
