@@ -17,6 +17,7 @@ from switchyard.adapters.memory.clock import START
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.sqlite import connections
 from switchyard.adapters.sqlite.connections import OpenFiles, connect
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.domain.errors import HistoryMismatch, JournalBroken
@@ -294,3 +295,24 @@ def test_a_file_that_got_shorter_is_noticed(tmp_path: Path, suffix: str) -> None
     assert files.problem is None
     os.truncate(f"{path}{suffix}", 150)
     assert files.problem is not None and "got shorter" in files.problem
+
+
+def test_a_file_that_grows_under_the_looks_of_two_threads_did_not_get_shorter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "database.db"
+    for name in ("", "-wal", "-shm"):
+        Path(f"{path}{name}").write_bytes(b"x" * 100)
+    files = OpenFiles(path)
+    look = connections._look
+
+    def interrupted(name: bytes) -> connections.Look | None:
+        """Look, and before the result is used, let another thread commit and look."""
+        found = look(name)
+        monkeypatch.setattr(connections, "_look", look)
+        Path(f"{path}").write_bytes(b"x" * 200)
+        assert files.problem is None
+        return found
+
+    monkeypatch.setattr(connections, "_look", interrupted)
+    assert files.problem is None

@@ -40,10 +40,12 @@ class OpenFiles:
     def problem(self) -> str | None:
         """Which file is no longer under its path, or got shorter; None while all are as they should be."""
         for number, (path, opened) in enumerate(zip(self._paths, self._opened, strict=True)):
+            # Read before the look: meanwhile another thread may have seen the file grow, and noted that.
+            known = self._sizes[number]
             found = _look(path)
             if opened is None or found is None or found[0] != opened[0]:
                 return f"{os.fsdecode(path)} was moved, removed or replaced while this process had it open"
-            if found[1] < self._sizes[number]:
+            if found[1] < known:
                 return f"{os.fsdecode(path)} got shorter while this process had it open"
             self._sizes[number] = found[1]
         return None
