@@ -175,8 +175,11 @@ async def test_of_two_back_offices_one_keeps_the_books_and_the_other_takes_over_
     await trading
     # Another one comes back, all events are read again from zero while both run, and nothing is booked twice.
     await first.start()
+    turns = turns_taken(offices)
     done = await asyncio.to_thread(run_command, "backoffice", "reset", **tool_settings(standby))
     assert (done.returncode, done.stdout) == (0, "journal: is read again from its start\n"), done.stderr
+    # The reset takes the books from the office that reads: until one of the two has the turn again, a rebuild gets it.
+    await until(lambda: turns_taken(offices) > turns, lambda: first.log + standby.log)
     await until_all_final(session, gateway)
     expected = VenueBooks(broker)
     assert {line["exec_type"] for line in broker.events("revise")} == {"CORRECT", "CANCEL"}
@@ -191,3 +194,8 @@ async def test_of_two_back_offices_one_keeps_the_books_and_the_other_takes_over_
     assert (rebuilt.returncode, "backoffice_replaced_1" in rebuilt.stdout) == (0, True), rebuilt.stderr
     hash_of = [text.partition("hash ")[2][:64] for text in (verified.stdout, rebuilt.stdout)]
     assert hash_of[0] == hash_of[1]
+
+
+def turns_taken(offices: list[Process]) -> int:
+    """How often one of the offices has begun to keep the books."""
+    return sum(office.log.count("backoffice_turn_taken") for office in offices)
