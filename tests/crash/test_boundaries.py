@@ -10,7 +10,8 @@ from tests.support.cluster import Cluster
 from tests.support.dying import BOUNDARIES, BOUNDARY_REACHED, dying_command
 from tests.support.evidence import audit_lines, check_audit
 from tests.support.exactly_once import (
-    LATE_REPORTS,
+    UNREPORTED,
+    UNSWEPT,
     check_acknowledged,
     check_executions,
     in_every_class,
@@ -61,9 +62,9 @@ async def test_a_single_process_on_sqlite_that_dies_at_a_boundary_executes_nothi
 
 @pytest.mark.parametrize("dedupe", ["open_only", "none"])
 async def test_the_harness_detects_a_survivor_that_sends_again_without_asking(dedupe: str, cluster: Cluster) -> None:
-    broker = cluster.broker(dedupe=dedupe, faults=LATE_REPORTS)
+    broker = cluster.broker(dedupe=dedupe, faults=UNREPORTED)
     with pytest.raises(AssertionError, match="the venue accepted a client order id twice"):
-        await process_dies("after_the_answer", cluster, broker, survivor=planted_command("blind_requeue"))
+        await process_dies("after_the_answer", cluster, broker, survivor=planted_command("blind_requeue"), **UNSWEPT)
 
 
 async def worker_dies(boundary: str, dedupe: str, cluster: Cluster, postgres_server: PostgresServer) -> None:
@@ -87,9 +88,11 @@ async def worker_dies(boundary: str, dedupe: str, cluster: Cluster, postgres_ser
     check(boundary, broker, orders, client, audit_lines(gateway))
 
 
-async def process_dies(boundary: str, cluster: Cluster, broker: VenueProcess, *, survivor: list[str]) -> None:
+async def process_dies(
+    boundary: str, cluster: Cluster, broker: VenueProcess, *, survivor: list[str], **settings: str
+) -> None:
     """A single process on SQLite dies at the boundary several times and starts again."""
-    process = cluster.process(**broker.client_settings(**WINDOW))
+    process = cluster.process(**broker.client_settings(**WINDOW, **settings))
     process.command = dying_command(boundary)
     client = LoadClient(process)
     await process.start()

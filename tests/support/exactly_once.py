@@ -20,9 +20,10 @@ REPEATS = 100
 
 # The classes of venues A, B and C, by their deduplication.
 CLASSES = ("forever", "open_only", "none")
-# For tests with a planted defect: a report that comes before the defective worker acts would settle the order.
-# Longer than a start takes on a busy machine; no test waits for these reports.
-LATE_REPORTS = {"late_reports": 30.0}
+# For tests with a planted defect. A report or a sweep that comes before the defective worker acts would settle the
+# order. One that shows a second execution would close the venue, and no order with a send deadline would be accepted.
+UNREPORTED = {"drop_reports": 1.0}
+UNSWEPT = {"VENUE_SWEEP_SEC_SIM": "0"}
 
 
 async def in_every_class(scenario: Callable[[str], Coroutine[Any, Any, None]]) -> None:
