@@ -39,6 +39,24 @@ async def test_after_a_failed_fsync_no_order_is_accepted_and_the_process_ends(
         assert "journal is broken" in str(gateway.engine.failure)
 
 
+def move_the_wal(folder: Path) -> None:
+    [wal] = folder.rglob("switchyard.db-wal")
+    wal.rename(folder / "moved")
+
+
+async def test_a_read_from_a_file_that_is_no_longer_in_its_place_says_to_read_again(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, SWITCHYARD_WORKER="false") as gateway:
+        assert (await gateway.place(key="before")).status == 202
+        move_the_wal(tmp_path)
+        response = await gateway.get("/orders")
+        assert (response.status, response.json["status"], response.json["reason"]) == (
+            503,
+            "REJECTED",
+            "JOURNAL_UNAVAILABLE",
+        )
+        assert response.json["message"] == "the database cannot confirm what it shows: read again"
+
+
 @pytest.fixture
 def full_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Standard error is on a full disk."""

@@ -69,6 +69,24 @@ def test_what_a_write_was_not_shown_may_be_its_own_first_attempt(method: str, re
     assert error_reason(as_answered(errors.JournalUnavailable("x"), method)) == "JOURNAL_UNAVAILABLE"
 
 
+@pytest.mark.parametrize(
+    "error", [errors.OutcomeUnknown("x"), errors.JournalBroken("/srv/x"), errors.JournalUnavailable("x")]
+)
+def test_a_read_that_the_database_cannot_answer_says_to_read_again(error: Exception) -> None:
+    response = error_response(as_answered(error, "GET"))
+    body = msgspec.json.decode(response.body)
+    assert (response.status, body["status"], body["reason"]) == (503, "REJECTED", "JOURNAL_UNAVAILABLE")
+    assert body["message"].endswith(": read again")
+    assert b"/srv" not in response.body
+    assert (b"retry-after", b"1") in response.headers
+    assert as_answered(error, "POST") is error
+
+
+def test_other_errors_of_a_read_are_those_of_every_request() -> None:
+    missing = errors.NotFound()
+    assert as_answered(missing, "GET") is missing
+
+
 def test_a_missing_order_has_no_details_that_could_tell_it_from_another_accounts() -> None:
     assert msgspec.json.decode(error_response(errors.NotFound()).body) == {"status": "NOT_FOUND", "reason": "NOT_FOUND"}
 

@@ -196,7 +196,7 @@ class ReadBarrier:
         await asyncio.shield(self._next)
         if since != self._timeline:
             # The read was on the primary of before: that its successor confirms says nothing about it.
-            raise JournalUnavailable("another server was promoted after the read: repeat the request")
+            raise JournalUnavailable("another server was promoted after the read")
 
     async def _check(self) -> None:
         async with self._turn:

@@ -28,7 +28,7 @@ from switchyard.entrypoints.http.book_views import (
     shown_position,
 )
 from switchyard.entrypoints.http.books_reports import ReportRoutes
-from switchyard.entrypoints.http.errors import error_response, json_response, on_http_error, starlette_response
+from switchyard.entrypoints.http.errors import json_response, on_http_error, on_switchyard_error, starlette_response
 from switchyard.entrypoints.http.exposure import served_names
 from switchyard.entrypoints.http.monitoring import MetricsPage, probe_routes, sees_details
 from switchyard.entrypoints.http.queries import (
@@ -168,7 +168,7 @@ def build_backoffice(settings: Settings, office: BackOffice) -> HttpServer:
 
     async def on_error(request: Request, error: Exception) -> Response:
         judged = bad_tokens.judged(error, client_address(request.scope))
-        return starlette_response(error_response(judged))
+        return await on_switchyard_error(request, judged)
 
     app = Starlette(
         routes=[

@@ -24,6 +24,7 @@ from switchyard.domain.errors import (
     InvalidField,
     InvalidJson,
     InvalidKey,
+    JournalUnavailable,
     KillCleared,
     NotFound,
     NotReplicated,
@@ -169,6 +170,7 @@ _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (Exception, 500, "ERROR"),
 )
 _OUTCOME_UNKNOWN = "the order may or may not have been placed: repeat the request with the same Idempotency-Key"
+_READS = frozenset({"GET", "HEAD"})
 _STATUS_LINES = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 
 
@@ -270,10 +272,14 @@ def _reason_code(error: Exception) -> str | None:
 
 
 def as_answered(error: Exception, method: str) -> Exception:
-    """Return the error that a request of this method is answered with."""
-    if isinstance(error, NotReplicated) and method not in ("GET", "HEAD"):
-        return OutcomeUnknown(str(error))
-    return error
+    """Return the error that a request of this method is answered with: a read stores nothing, so it has no outcome."""
+    if method not in _READS:
+        return OutcomeUnknown(str(error)) if isinstance(error, NotReplicated) else error
+    if not isinstance(error, OutcomeUnknown | JournalUnavailable):
+        return error
+    # The text of an unknown outcome is for the log.
+    text = "the database cannot confirm what it shows" if isinstance(error, OutcomeUnknown) else _own_text(error)
+    return JournalUnavailable(f"{text}: read again")
 
 
 def error_reason(error: Exception) -> str:
@@ -288,10 +294,10 @@ def starlette_response(response: WireResponse) -> Response:
     return converted
 
 
-async def on_switchyard_error(_request: Request, error: Exception) -> Response:
+async def on_switchyard_error(request: Request, error: Exception) -> Response:
     """Answer an error that a Starlette route raised."""
     assert isinstance(error, SwitchyardError)
-    return starlette_response(error_response(error))
+    return starlette_response(error_response(as_answered(error, request.method)))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
