@@ -36,6 +36,7 @@ from switchyard.domain.journal.facts import AcceptedFact, OrderFact, ReportFact
 from switchyard.domain.orders.reports import OrderReport
 from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.support.gateway import RunningGateway
+from tests.support.serving import serving
 from tests.support.threaded_client import make_client
 
 # Generous: only a failing test reaches it.
@@ -268,6 +269,5 @@ async def served_once_per_connection() -> AsyncIterator[tuple[str, asyncio.Semap
         await writer.wait_closed()
         closed.release()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", closed
+    async with serving(serve) as port:
+        yield f"http://127.0.0.1:{port}", closed

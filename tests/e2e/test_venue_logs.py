@@ -1,33 +1,26 @@
 """A venue that cannot be reached is logged when it goes and when it comes back, not with every try."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import aiohttp
 
 from tests.support.polling import until
 from tests.support.process import Process
+from tests.support.serving import serving
 from tests.support.venue_process import VenueProcess
 
 
 class DeafBroker:
-    """Accepts connections and closes them; counts the tries."""
+    """Closes each connection after the first line; counts the tries."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self) -> None:
         self.tries = 0
 
-    async def __aenter__(self) -> "DeafBroker":
-        self._server = await asyncio.start_server(self._hang_up, "127.0.0.1", self._port)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        await self._server.wait_closed()
-
-    async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.tries += b"open=true" in await reader.readline()
-        writer.close()
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            self.tries += b"open=true" in await reader.readline()
 
 
 async def test_a_broker_is_logged_when_it_goes_and_when_it_comes_back(
@@ -37,7 +30,8 @@ async def test_a_broker_is_logged_when_it_goes_and_when_it_comes_back(
     settings = broker.client_settings(VENUE_SWEEP_SEC_SIM="0.5", SWITCHYARD_LOG_LEVEL="info")
     process = Process(tmp_path, **settings)
     try:
-        async with DeafBroker(broker.port) as deaf:
+        deaf = DeafBroker()
+        async with serving(deaf.serve, broker.port):
             await process.start()
             await until(lambda: deaf.tries >= 4, lambda: process.log)
         assert process.log.count("venue_not_synced") == 1
@@ -49,7 +43,8 @@ async def test_a_broker_is_logged_when_it_goes_and_when_it_comes_back(
         await until(lambda: len(broker.orders()) == 1)
         await until(lambda: answering_seconds(process, session), lambda: process.log)
         broker.kill()
-        async with DeafBroker(broker.port) as deaf:
+        deaf = DeafBroker()
+        async with serving(deaf.serve, broker.port):
             # The open order is compared with the broker again and again.
             await until(lambda: deaf.tries >= 4 and "venue_unheard" in process.log, lambda: process.log)
             await until(lambda: "venue_not_answering" in process.log)

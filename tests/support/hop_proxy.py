@@ -17,6 +17,8 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
+from tests.support.serving import stop_accepting
+
 Place = Literal["request", "answer"]
 
 # The longest time that a delivery whose client has gone waits for the broker's answer.
@@ -122,7 +124,7 @@ class HopProxy:
     async def stop(self) -> None:
         """Stop listening, and close every connection."""
         if self._server is not None:
-            self._server.close()
+            await stop_accepting(self._server)
         self._reset_clients()
         for task in list(self._tasks):
             task.cancel()
@@ -193,9 +195,11 @@ class _Client:
             return False
         if self._hits("request", request):
             _, broker = await asyncio.open_connection(proxy._host, proxy._target_port)
-            broker.write(request[: len(request) // 2])
-            await broker.drain()
-            reset(broker)
+            try:
+                broker.write(request[: len(request) // 2])
+                await broker.drain()
+            finally:
+                reset(broker)
             reset(self._writer)
             return False
         if proxy._duplicate_start is not None and request.startswith(proxy._duplicate_start):
@@ -237,7 +241,10 @@ class _Client:
     async def _exchange(self, request: bytes) -> bytes:
         """The broker's answer, or nothing if the broker closed the connection without one."""
         proxy = self._proxy
-        if self._broker is None or self._broker[0].at_eof():
+        if self._broker is not None and self._broker[0].at_eof():
+            self._broker[1].close()
+            self._broker = None
+        if self._broker is None:
             self._broker = await asyncio.open_connection(proxy._host, proxy._target_port)
         reader, writer = self._broker
         proxy.delivered.append(request)

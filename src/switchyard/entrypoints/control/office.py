@@ -230,9 +230,13 @@ class OfficeProcess:
     async def _run_child(self) -> int:
         """Start a child and follow it to its end; returns its exit code. A cancel ends it in order."""
         ours, theirs = socket.socketpair()
-        self._link = link = await OfficeLink.open(self._engine, ours, self._listens)
         with theirs:
-            self._process = process = _started(theirs, self._environment)
+            self._link = link = await OfficeLink.open(self._engine, ours, self._listens)
+            try:
+                self._process = process = _started(theirs, self._environment)
+            except OSError:
+                await link.close()
+                raise
         log.info("backoffice_started", pid=process.pid)
         tasks = [
             asyncio.create_task(each)
