@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import aiohttp
 import pytest
@@ -57,6 +58,22 @@ async def until_cached(session: aiohttp.ClientSession, gateway: Process, headers
     await until(is_hit)
 
 
+async def repeated(session: aiohttp.ClientSession, gateway: Process, headers: dict[str, str]) -> dict[str, Any]:
+    """The answer to a repeat, sent as often as a client is told to: a lookup on Redis has 5 ms, then it is a miss."""
+    answers: list[dict[str, Any]] = []
+
+    async def is_answered() -> bool:
+        async with session.post(f"{gateway.url}/orders", json=BODY, headers=headers) as response:
+            if response.status == 503 and "Retry-After" in response.headers:
+                return False
+            response.raise_for_status()
+            answers.append(await response.json())
+            return True
+
+    await until(is_answered)
+    return answers[0]
+
+
 async def test_another_gateway_answers_a_repeat_while_the_database_is_down(
     gateways: tuple[Process, Process], database_server: PostgresServer, session: aiohttp.ClientSession
 ) -> None:
@@ -67,8 +84,8 @@ async def test_another_gateway_answers_a_repeat_while_the_database_is_down(
     await until_cached(session, one, DERIVED)
     await asyncio.to_thread(database_server.stop)
     for _ in range(3):
-        assert (await post(session, two, KEYED))["orderId"] == keyed["orderId"]
-        again = await post(session, two, DERIVED)
+        assert (await repeated(session, two, KEYED))["orderId"] == keyed["orderId"]
+        again = await repeated(session, two, DERIVED)
         assert (again["orderId"], again["fromCache"]) == (derived["orderId"], True)
         assert (again["status"], again["originalRequestId"]) == ("duplicate_detected", derived["requestId"])
     # A different body under the same key needs the key store, and so does an unused key.
