@@ -155,9 +155,7 @@ async def test_a_key_that_is_used_again_takes_no_id_that_its_order_has_at_the_ve
         state = (await gateway.database.journal.load([OrderId(ended)]))[OrderId(ended)]
         # After a restore an order may go on under a later id of its key (ADR 44).
         [later] = other_generations(state.order.venue_client_order_id, 1)
-        change = decisions.adopt_amend(
-            state, later, START, replaces=True, qty=None, price=None, stop_price=None, venue_order_id=None
-        )
+        change = decisions.adopt_amend(state, later, START, replaces=True, venue_order_id=None)
         assert change is not None
         await gateway.engine._core.sequencer.commit(change)
         again = ended

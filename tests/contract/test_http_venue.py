@@ -436,6 +436,7 @@ async def test_a_conflict_is_accepted_once_a_lookup_shows_the_same_order(conflic
     "lookup",
     [
         reply(200, order_response(qty=999)),
+        reply(200, order_response(limit_price=146)),
         reply(200, order_response(intent="SELL")),
         reply(200, order_response(symbol="EURUSD")),
         reply(200, order_response(client_order_id="two")),
@@ -465,6 +466,8 @@ REQUIRED = ("broker_order_id", "accepted_at", "status", "fills", "idempotency_ke
         ({"symbol": "EURUSD"}, False),
         ({"intent": "SELL"}, False),
         ({"qty": 999}, False),
+        ({"limit_price": 145.001, "stop_price": 7}, True),
+        ({"limit_price": 145}, False),
     ],
 )
 async def test_the_same_members_prove_an_order_in_an_answer_a_conflict_and_a_lookup(
@@ -884,6 +887,33 @@ async def test_on_a_reused_connection_an_error_counts_unless_it_names_another_or
 
 
 AMEND = Amend(client_order_id=VenueClientOrderId("two"), orig_client_order_id=ID, qty=Decimal(7), price=Decimal(1))
+
+
+@pytest.mark.parametrize("named_by", [{"amended_by": "two"}, {"idempotency_key": "two", "client_order_id": "two"}])
+@pytest.mark.parametrize(
+    ("shown", "is_proof"),
+    [
+        ({"qty": 7}, True),
+        ({"qty": 7, "limit_price": 1, "stop_price": 3}, True),
+        ({"qty": 8}, False),
+        ({"qty": 7, "limit_price": 2}, False),
+    ],
+)
+@pytest.mark.parametrize("error", [None, "STALE_AMEND", "ORDER_FINAL", "DUPLICATE"])
+async def test_an_amend_was_carried_out_only_with_the_amounts_that_the_broker_shows(
+    named_by: dict[str, str], shown: dict[str, Any], is_proof: bool, error: str | None
+) -> None:
+    order = order_response(**shown, **named_by)
+    answer = reply(200, order) if error is None else reply(409, {"error": error, "order": order})
+    async with scripted_server(answer) as server, http_venue(server.url) as venue:
+        assert isinstance(await venue.amend(ORDER, AMEND), Accepted if is_proof else Ambiguous)
+
+
+async def test_an_order_that_an_amend_has_replaced_does_not_show_its_new_amounts() -> None:
+    order = order_response(status="canceled", replaced_by="two")
+    answer = reply(409, {"error": "ORDER_FINAL", "order": order})
+    async with scripted_server(answer) as server, http_venue(server.url) as venue:
+        assert isinstance(await venue.amend(ORDER, AMEND), Ambiguous)
 
 
 async def denied(venue: HttpVenue, what: str) -> bool:

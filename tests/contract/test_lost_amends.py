@@ -23,7 +23,7 @@ from switchyard.domain.orders.reports import ExecutionReport, ReportStatus
 from switchyard.domain.risk.kills import Kill
 from switchyard.flow.executions.sync import StrayRecall
 from switchyard.flow.sending.resolve import Resolver, VenueWatch
-from switchyard.ports.venue import VenueAmend
+from switchyard.ports.venue import Lookup, VenueAmend
 from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after
 from tests.support.databases import Database
 from tests.support.sweeping import OUR_TAG, Sweeping, report
@@ -52,7 +52,12 @@ def show(
     for client_id in (order.venue_client_order_id, *(amend.client_order_id for amend in amends)):
         later = amends[legs.index(client_id) :] if client_id in legs else amends
         sweeping.venue.shown[client_id] = replace(
-            shown, venue_client_order_id=legs[-1], venue_order_id="venue-2", qty=amends[-1].qty, amends=later
+            shown,
+            venue_client_order_id=legs[-1],
+            venue_order_id="venue-2",
+            qty=amends[-1].qty,
+            price=amends[-1].price,
+            amends=later,
         )
 
 
@@ -233,6 +238,7 @@ async def requested(
     by_lost_history: bool = False,
     client_id: VenueClientOrderId = FIRST,
     qty: int = 150,
+    price: int = 149,
     replaces: bool = True,
     may_be_lost: MayBeLost = always,
 ) -> None:
@@ -242,8 +248,8 @@ async def requested(
         client_order_id=client_id,
         orig_client_order_id=last_id(state),
         qty=Decimal(qty),
-        price=Decimal(149),
-        reserve_price=Decimal(149),
+        price=Decimal(price),
+        reserve_price=Decimal(price),
         replaces=replaces,
         is_provable=True,
         operation=AMEND_ORDER,
@@ -448,6 +454,78 @@ async def test_a_fill_under_the_id_of_a_repeated_amend_shows_that_it_was_carried
     await check_replay(sweeping, order)
 
 
+@pytest.mark.parametrize("replaces", [True, False])
+@pytest.mark.parametrize("was_refused", [False, True])
+async def test_a_repeated_amend_has_the_amounts_that_the_venue_shows(
+    sweeping: Sweeping, replaces: bool, was_refused: bool
+) -> None:
+    """The lost amend raised the order to 150 at 149; its key is repeated with a smaller quantity."""
+    order = await sweeping.working()
+    await sweeping.receive(report(await sweeping.state(order), "a", "40", "40"))
+    await requested(sweeping, order, qty=60, price=140, replaces=replaces)
+    if was_refused:
+        state = await sweeping.state(order)
+        await sweeping.commit(decisions.record_amend_refused(state, state.row("amend", 1), "ORDER_FINAL", START))
+    show(sweeping, order, "PARTIALLY_FILLED", "a:40", "b:20", amends=(an_amend(FIRST, 150, replaces=replaces),))
+    await sweeping.swept()
+    await check_amounts(sweeping, order, "150", "149", filled=60)
+
+
+@pytest.mark.parametrize(("replaces", "is_followed"), [(True, False), (True, True), (False, False)])
+async def test_the_resolver_records_a_repeated_amend_as_the_venue_shows_it(
+    sweeping: Sweeping, database: Database, replaces: bool, is_followed: bool
+) -> None:
+    """The order is filled to the quantity that the repeated request asks for, and to less than the lost one."""
+    order = await sweeping.working()
+    await sweeping.receive(report(await sweeping.state(order), "a", "40", "40"))
+    await requested(sweeping, order, qty=60, price=140, replaces=replaces, by_lost_history=True)
+    await sweeping.receive(report(await sweeping.state(order), "b", "20", "60"))
+    later = (replace(an_amend(SECOND, 200), price=Decimal(148)),) if is_followed else ()
+    amends = (an_amend(FIRST, 150, replaces=replaces), *later)
+    show(sweeping, order, "PARTIALLY_FILLED", "a:40", "b:20", amends=amends)
+    assert await resolved(sweeping, database) == 1
+    await check_amounts(sweeping, order, *(("200", "148") if is_followed else ("150", "149")), filled=60)
+
+
+@pytest.mark.parametrize(("lookup", "is_followed"), [("all", False), ("all", True), ("open", False)])
+async def test_a_report_under_the_id_of_a_repeated_amend_waits_for_the_amounts_that_the_venue_shows(
+    sweeping: Sweeping, lookup: Lookup, is_followed: bool
+) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order, qty=60, price=140)
+    state = await sweeping.state(order)
+    later = (an_amend(SECOND, 200),) if is_followed else ()
+    show(sweeping, order, "PARTIALLY_FILLED", "a:60", amends=(an_amend(FIRST, 150), *later))
+    sweeping.venue.lookup = lookup
+    if lookup == "open":
+        del sweeping.venue.shown[order.venue_client_order_id]
+    sweeping.venue.can_be_asked = False
+    await sweeping.receive(of_leg(report(state, "a", "60", "60"), FIRST))
+    assert (await sweeping.state(order)).order == state.order
+    sweeping.venue.can_be_asked = True
+    await sweeping.recorder.run_once()
+    await check_amounts(sweeping, order, "200" if is_followed else "150", "149", filled=60)
+
+
+async def test_an_amend_of_which_the_venue_shows_no_amounts_has_those_that_were_requested(
+    sweeping: Sweeping, database: Database
+) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order, by_lost_history=True)
+    shown = VenueAmend(client_order_id=FIRST, replaces=True)
+    show(sweeping, order, "WORKING", amends=(shown,))
+    assert await resolved(sweeping, database) == 1
+    await check_amounts(sweeping, order, "150", "149", filled=0)
+
+
+async def check_amounts(sweeping: Sweeping, order: Order, qty: str, price: str, *, filled: int) -> None:
+    after = (await sweeping.state(order)).order
+    assert (after.status, int(after.filled_qty)) == ("PARTIALLY_FILLED" if filled else "WORKING", filled)
+    assert (after.qty, after.price, after.reserve_price) == (Decimal(qty), Decimal(price), Decimal(price))
+    assert after.amend_qty is None
+    await check_replay(sweeping, order)
+
+
 async def test_a_later_amend_is_recorded_only_after_the_one_before_it_is_settled(sweeping: Sweeping) -> None:
     order = await sweeping.working()
     await requested(sweeping, order)
@@ -468,6 +546,7 @@ async def test_an_amend_that_precedes_the_present_one_changes_no_amounts(sweepin
     order = await sweeping.working()
     await requested(sweeping, order, client_id=SECOND, qty=200)
     state = await sweeping.state(order)
+    await sweeping.commit(decisions.record_sent(state, state.row("amend", 1), "venue-2", START))
     show(sweeping, order, "PARTIALLY_FILLED", "a:10", "b:20", amends=(an_amend(FIRST, 150), an_amend(SECOND, 200)))
     sweeping.venue.can_be_asked = False
     fills = [of_leg(report(state, "a", "10", "10"), FIRST), of_leg(report(state, "b", "20", "30"), SECOND)]

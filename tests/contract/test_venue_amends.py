@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,10 +16,10 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.market.instruments import Catalogue
-from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.amends import Amend, Amounts
 from switchyard.domain.orders.keys import AMEND_ORDER
 from switchyard.domain.orders.order import ALL_KINDS
-from switchyard.ports.venue import Accepted, AmendMode, Capabilities, Venue, VenueAmend, VenueRejected
+from switchyard.ports.venue import Accepted, Ambiguous, AmendMode, Capabilities, Venue, VenueAmend, VenueRejected
 from tests.support.venue_orders import an_order, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
@@ -105,6 +106,20 @@ async def test_a_lookup_shows_the_amends_that_made_the_order_what_it_is(venue: V
     await venue.submit(an_order("two", price=FAR))
     plain = await venue.find_by_client_order_id(VenueClientOrderId("two"))
     assert plain is not None and plain.amends == ()
+
+
+@pytest.mark.parametrize("venue", ["paper", "in_place", "cancel_replace"], indirect=True)
+@pytest.mark.parametrize("changed", [{"qty": Decimal(1500)}, {"price": Decimal(2)}])
+async def test_a_repeated_amend_with_other_amounts_changes_nothing_and_is_not_taken_for_carried_out(
+    venue: Venue, changed: dict[str, Any]
+) -> None:
+    """As after a restore, where a client repeats the key of a lost amend with another body."""
+    order = an_order("one", price=FAR)
+    await venue.submit(order)
+    await venue.amend(order, an_amend(1, "one"))
+    assert isinstance(await venue.amend(order, replace(an_amend(1, "one"), **changed)), Ambiguous)
+    found = await venue.find_by_client_order_id(VenueClientOrderId("amend-1"))
+    assert found is not None and found.amounts == Amounts(qty=Decimal(2000), price=Decimal(FAR))
 
 
 async def test_an_amended_order_is_cancelled_by_the_id_that_it_has_now(venue: Venue) -> None:

@@ -19,7 +19,7 @@ from switchyard.domain.values import ZERO
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sync import GRACE, Sweeper
 from switchyard.flow.lost_history import LostAmends
-from switchyard.ports.venue import Capabilities, ReportPage, VenueFill, VenueOrder, VenueUnavailable
+from switchyard.ports.venue import Capabilities, Lookup, ReportPage, VenueFill, VenueOrder, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
@@ -39,13 +39,14 @@ class ShownVenue(NullVenue):
         self.reported: list[ExecutionReport] = []
         self.asked: list[VenueClientOrderId] = []
         self.execution_ids: ExecutionIdScope = "venue"
+        self.lookup: Lookup = "all"
         self.can_be_asked = True
         self.unanswered: set[VenueClientOrderId] = set()
         """The ids about which it cannot be asked."""
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(super().capabilities, execution_ids=self.execution_ids)
+        return replace(super().capabilities, execution_ids=self.execution_ids, lookup=self.lookup)
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         self.asked.append(client_id)

@@ -140,7 +140,7 @@ async def test_an_order_that_the_venue_has_is_adopted() -> None:
     assert state.row("new", 1).status == "sent"
 
 
-@pytest.mark.parametrize("terms", [{"symbol": "EURUSD"}, {"side": "SELL"}, {"qty": Decimal(7)}])
+@pytest.mark.parametrize("terms", [{"symbol": "EURUSD"}, {"side": "SELL"}, {"qty": Decimal(7)}, {"price": Decimal(7)}])
 async def test_an_order_that_the_venue_shows_with_other_terms_stays_in_doubt(terms: dict[str, Any]) -> None:
     setup = Setup("while_open")
     setup.venue.answer = Ambiguous("NETWORK_TIMEOUT")

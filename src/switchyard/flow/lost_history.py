@@ -123,6 +123,9 @@ class LostAmends:
         if report.status in ("CANCELED", "REJECTED", "EXPIRED"):
             return True
         qty = state.order.qty
+        shown, amend = decisions.shown_terms(state, report, filled, self._clock.now())
+        if amend is not None and (filled != shown.qty or report.status != "FILLED"):
+            return True  # it was carried out: its amounts may be others than those that are requested here
         return filled > qty or (filled == qty and report.status != "FILLED")
 
     async def adopt_order(self, state: OrderState, venue: VenueName, client_id: VenueClientOrderId) -> bool:
@@ -173,13 +176,14 @@ class LostAmends:
             return True
         await self._adopt_qty(state, found)
         previous = last_id(state)
-        for place, amend in enumerate(found.amends):
+        amends = (*found.amends, *_asked_amend(state, found))
+        for place, amend in enumerate(amends):
             if amend.client_order_id in _sent_ids(state):
                 previous = amend.client_order_id
                 continue
             if not await self._is_own(state.order, amend):
                 continue
-            later = {other.client_order_id for other in found.amends[place + 1 :]}
+            later = {other.client_order_id for other in amends[place + 1 :]}
             decision = partial(self._decision, amend, found, previous, later)
             change = await decide(self._journal, self._commit, state.order.order_id, decision)
             if change is not None:
@@ -239,9 +243,7 @@ class LostAmends:
             amend.client_order_id,
             self._clock.now(),
             replaces=amend.replaces,
-            qty=amend.qty,
-            price=amend.price,
-            stop_price=amend.stop_price,
+            shown=amend.amounts,
             venue_order_id=found.venue_order_id,
             later=later,
             is_superseded=is_superseded,
@@ -262,6 +264,19 @@ class LostAmends:
         if row is None or not self.is_restored:
             return False
         return row.seq < self._restored_seq or not row.attempt or row.last_error == "CONFLICT_PROCESSED"
+
+
+def _asked_amend(state: OrderState, found: VenueOrder) -> tuple[VenueAmend, ...]:
+    """The amend that was asked for by its own id, if no other one followed it: `VenueOrder.amends` does not have it."""
+    client_id = found.venue_client_order_id
+    is_listed = any(amend.client_order_id == client_id for amend in found.amends)
+    if is_listed or not any(row.venue_client_order_id == client_id for row in amend_rows(state)):
+        return ()
+    return (
+        VenueAmend(
+            client_order_id=client_id, replaces=True, qty=found.qty, price=found.price, stop_price=found.stop_price
+        ),
+    )
 
 
 def _sent_ids(state: OrderState) -> set[VenueClientOrderId]:

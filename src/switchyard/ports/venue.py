@@ -9,7 +9,7 @@ import msgspec
 
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.amends import Amend, Amounts
 from switchyard.domain.orders.order import Order, OrderKinds, OrderRequest, Side, lacking
 from switchyard.domain.orders.reasons import AmbiguousCode, RejectCode, UnsentCode
 from switchyard.domain.orders.reports import ExecType, ExecutionIdScope, ExecutionReport, ReportStatus
@@ -164,6 +164,11 @@ class VenueAmend(msgspec.Struct, frozen=True, kw_only=True):
     price: Decimal | None = None
     stop_price: Decimal | None = None
 
+    @property
+    def amounts(self) -> Amounts:
+        """The order's amounts after the amend."""
+        return Amounts(qty=self.qty, price=self.price, stop_price=self.stop_price)
+
 
 class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An order as the venue lists it."""
@@ -176,6 +181,10 @@ class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Every execution so far; if they add up to less than `filled_qty`, the difference raises an alarm."""
     qty: Decimal | None = None
     """The total quantity, where the venue shows it; another one than ours raises an alarm."""
+    price: Decimal | None = None
+    """The limit price, where the venue shows it."""
+    stop_price: Decimal | None = None
+    """Where the venue shows it."""
     symbol: str | None = None
     """The instrument by our name, where the venue shows it."""
     side: Side | None = None
@@ -185,6 +194,11 @@ class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     amends: tuple[VenueAmend, ...] = ()
     """The amends that the answer shows, the oldest first: each one that replaced the order that was asked for, or the
     last one in place. After a restore, those that are not in the database are recorded from here."""
+
+    @property
+    def amounts(self) -> Amounts:
+        """The order's present amounts."""
+        return Amounts(qty=self.qty, price=self.price, stop_price=self.stop_price)
 
 
 class UnreadableReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from switchyard.domain.decisions.amend import (
     record_amend_refused,
     record_amended,
     request_amend,
+    shown_terms,
 )
 from switchyard.domain.decisions.attempts import (
     accept,
@@ -93,6 +94,7 @@ __all__ = [
     "revise_execution",
     "set_aside_report",
     "set_kill",
+    "shown_terms",
     "unless_lost",
     "unmatched_report",
 ]

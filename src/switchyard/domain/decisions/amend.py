@@ -19,7 +19,17 @@ from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.journal.changes import Change, merged
 from switchyard.domain.journal.events import EventType, change_of, event, key_fact
 from switchyard.domain.journal.facts import OrderFact
-from switchyard.domain.orders.amends import AMENDS_MAX, Amend, amend_of, amend_rows, last_id, open_amend, payload_of
+from switchyard.domain.orders.amends import (
+    AMENDS_MAX,
+    Amend,
+    Amounts,
+    amend_of,
+    amend_rows,
+    as_shown,
+    last_id,
+    open_amend,
+    payload_of,
+)
 from switchyard.domain.orders.keys import KeyEntry
 from switchyard.domain.orders.lifecycle import FINAL, Step, is_final, next_status
 from switchyard.domain.orders.order import Order
@@ -31,6 +41,8 @@ from switchyard.domain.values import plain
 
 _END_STEPS: dict[str, Step] = {"CANCELED": "canceled", "EXPIRED": "expire", "REJECTED": "reject"}
 assert set(_END_STEPS) == FINAL - {"FILLED"}
+# Of an answer that shows no amounts: the amend has those that were requested.
+NOT_SHOWN = Amounts()
 
 
 def check_amendable(state: OrderState, qty: Decimal) -> None:
@@ -97,10 +109,15 @@ def request_amend(
     return merged([request, _settled("Amended", after, changed, dead, now)])
 
 
-def record_amended(state: OrderState, row: OutboxRow, venue_order_id: str | None, now: datetime) -> Change:
-    """The venue has carried the amend out."""
+def record_amended(
+    state: OrderState, row: OutboxRow, venue_order_id: str | None, now: datetime, shown: Amounts = NOT_SHOWN
+) -> Change:
+    """The venue has carried the amend out, with these amounts.
+
+    A key that a client repeats after a restore may have another body than the amend that the lost history sent.
+    """
     sent = ended_attempt(row, now, "sent", None, None, bytes_sent=True)
-    amended = with_terms(state.order, amend_of(row))
+    amended = with_terms(state.order, as_shown(amend_of(row), shown))
     if venue_order_id:
         amended = replace(amended, venue_order_id=venue_order_id)
     return _settled("Amended", state, amended, sent, now)
@@ -120,19 +137,17 @@ def adopt_amend(
     now: datetime,
     *,
     replaces: bool,
-    qty: Decimal | None,
-    price: Decimal | None,
-    stop_price: Decimal | None,
+    shown: Amounts = NOT_SHOWN,
     venue_order_id: str | None,
     later: Container[VenueClientOrderId] = (),
     is_superseded: bool = False,
 ) -> Change | None:
     """Record an amend that the venue shows as carried out and that this database does not have, or has not sent.
 
-    It was sent by a history that a restore has lost. An amount is none where the venue does not show it: the order
-    keeps its own. `later` are the amends that the venue has carried out after it; `is_superseded` if one of them is
-    recorded here: the order keeps its amounts then, and the row only tells whose order the reports under its id are
-    about. None where the amend is recorded already, or is being sent.
+    It was sent by a history that a restore has lost. The order has the amounts that the venue shows; one that it does
+    not show is that of the request, or the order's own. `later` are the amends that the venue has carried out after it;
+    `is_superseded` if one of them is recorded here: the order keeps its amounts then, and the row only tells whose
+    order the reports under its id are about. None where the amend is recorded already, or is being sent.
     """
     row = _amend_row(state, client_order_id)
     if row is not None:
@@ -141,23 +156,22 @@ def adopt_amend(
         if is_superseded:
             return None if row.status == "dead" else record_amend_refused(state, row, "RESTORED", now)
         if row.status != "dead":
-            return record_amended(state, row, venue_order_id, now)
+            return record_amended(state, row, venue_order_id, now, shown)
         # It was taken for refused; another one may have been requested since, and stays reserved.
-        amended, sent = _contradicted(state.order, row, now)
+        amended, sent = _contradicted(state.order, row, now, shown)
         amended = replace(amended, venue_order_id=venue_order_id or amended.venue_order_id)
         return _settled("Amended", state, amended, sent, now)
     order, now = state.order, max(now, state.order.updated_at)
-    # Only the price of a limit order is known to be what is reserved: a market order keeps what it reserves.
-    is_repriced = price not in (None, order.price) and order.stop_price is None
-    amend = Amend(
+    unchanged = Amend(
         client_order_id=client_order_id,
         orig_client_order_id=last_id(state),
-        qty=qty or order.qty,
-        price=order.price if order.price is None else price or order.price,
-        stop_price=order.stop_price if order.stop_price is None else stop_price or order.stop_price,
-        reserve_price=price if is_repriced else order.reserve_price,
+        qty=order.qty,
+        price=order.price,
+        stop_price=order.stop_price,
+        reserve_price=order.reserve_price,
         replaces=replaces,
     )
+    amend = as_shown(unchanged, shown)
     row = queued_row(
         order, "amend", len(amend_rows(state)) + 1, now, client_order_id=client_order_id, payload=payload_of(amend)
     )
@@ -195,12 +209,12 @@ def shown_terms(
     return with_terms(order, amend_of(row)), ended_attempt(row, now, "sent", None, None, bytes_sent=True)
 
 
-def _contradicted(order: Order, row: OutboxRow, now: datetime) -> tuple[Order, OutboxRow]:
+def _contradicted(order: Order, row: OutboxRow, now: datetime, shown: Amounts = NOT_SHOWN) -> tuple[Order, OutboxRow]:
     """The order and the row of an amend that was taken for refused, and that the venue has carried out.
 
     Another one may have been requested since, and stays reserved.
     """
-    amended = with_terms(order, amend_of(row))
+    amended = with_terms(order, as_shown(amend_of(row), shown))
     amended = replace(amended, amend_qty=order.amend_qty, amend_reserve_price=order.amend_reserve_price)
     return amended, ended_attempt(row, now, "sent", "CONTRADICTED", row.last_error, bytes_sent=True)
 

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.domain.decisions.amend import adopt_amend, record_amend_refused, record_amended
+from switchyard.domain.decisions.amend import NOT_SHOWN, adopt_amend, record_amend_refused, record_amended
 from switchyard.domain.decisions.rows import (
     RetryLimits,
     closed_rows,
@@ -44,7 +44,7 @@ from switchyard.domain.journal.facts import (
     RerouteFact,
     RouteFact,
 )
-from switchyard.domain.orders.amends import amend_of, open_amend
+from switchyard.domain.orders.amends import Amounts, amend_of, open_amend
 from switchyard.domain.orders.keys import KeyEntry
 from switchyard.domain.orders.lifecycle import Step, is_final, next_status
 from switchyard.domain.orders.order import Order, OrderRequest
@@ -411,11 +411,11 @@ def adopt_order(
     client_order_id: VenueClientOrderId,
     now: datetime,
     venue_order_id: str | None = None,
-    qty: Decimal | None = None,
+    shown: Amounts = NOT_SHOWN,
 ) -> Change | None:
     """The lost history sent the order to this venue, under this id: it goes on there.
 
-    Under a later id of its key it goes on as after an amend that has replaced it, with the quantity of that order.
+    Under a later id of its key it goes on as after an amend that has replaced it, with the amounts of that order.
     None if it has departed from here.
     """
     if not may_be_elsewhere(state):
@@ -441,9 +441,7 @@ def adopt_order(
             client_order_id,
             now,
             replaces=True,
-            qty=qty,
-            price=None,
-            stop_price=None,
+            shown=shown,
             venue_order_id=venue_order_id,
         )
         assert amended is not None, "the id is new"

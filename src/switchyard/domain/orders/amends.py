@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from switchyard.domain.errors import InvalidField, NotAmendable
 from switchyard.domain.ids import OrderId, VenueClientOrderId
@@ -56,6 +57,19 @@ class Amend(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """With the operation: the idempotency key of the request; empty where a restore has lost it."""
 
 
+class Amounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The amounts of an order as its venue shows them; None where it does not show one."""
+
+    qty: Decimal | None = None
+    price: Decimal | None = None
+    stop_price: Decimal | None = None
+
+    def differ(self, qty: Decimal, price: Decimal | None, stop_price: Decimal | None) -> bool:
+        """Whether an amount is shown and is another one; a price that the order does not have is not compared."""
+        pairs = (self.qty, qty), (self.price, price), (self.stop_price, stop_price)
+        return any(theirs is not None and ours is not None and theirs != ours for theirs, ours in pairs)
+
+
 class AmendDigest(msgspec.Struct, frozen=True, rename="camel"):
     """What a repeated request must have in common with the first one."""
 
@@ -75,6 +89,20 @@ def amend_of(row: OutboxRow) -> Amend:
     """The amend of an outbox row."""
     assert row.kind == "amend" and row.payload is not None, "not the row of an amend"
     return _payload.decode(row.payload)
+
+
+def as_shown(amend: Amend, shown: Amounts) -> Amend:
+    """The amend with the amounts that the venue shows after it; those that it does not show stay."""
+    price = amend.price if amend.price is None else shown.price or amend.price
+    # Only the price of a limit order is known to be what is reserved: other orders keep what they reserve.
+    is_repriced = price != amend.price and amend.stop_price is None
+    return replace(
+        amend,
+        qty=shown.qty or amend.qty,
+        price=price,
+        stop_price=amend.stop_price if amend.stop_price is None else shown.stop_price or amend.stop_price,
+        reserve_price=price if is_repriced else amend.reserve_price,
+    )
 
 
 def amend_rows(state: OrderState) -> list[OutboxRow]:

@@ -249,10 +249,8 @@ class ConfirmedEnds:
             return reports
         named, states = await self._load_states(reports)
         doubtful = self._doubtful(named, states)
-        # By the id that has ended: from there on the venue shows every amend, also those before one known here.
         legs = {
-            named[place].venue_client_order_id: named[place].leg_client_order_id or named[place].venue_client_order_id
-            for place in reversed(doubtful)
+            named[place].venue_client_order_id: self._asked_id(named[place], states) for place in reversed(doubtful)
         }
         unasked = await self._ask(legs, states)
         waiting = [place for place in doubtful if named[place].venue_client_order_id in unasked]
@@ -276,6 +274,18 @@ class ConfirmedEnds:
             if self._amends.must_ask(states[client_id], report, filled[client_id]):
                 doubtful.append(place)
         return doubtful
+
+    def _asked_id(self, report: ExecutionReport, states: States) -> VenueClientOrderId:
+        """The id that has ended: from there on the venue shows every amend, also those before one known here.
+
+        An amend that is not settled here is shown, with its amounts, only from the first id on. Where the venue does
+        not find that any more, the answer about the amend itself is all there is.
+        """
+        own, leg = report.venue_client_order_id, report.leg_client_order_id
+        if leg is None:
+            return own
+        row = next(row for row in states[own].outbox if row.venue_client_order_id == leg)
+        return own if row.status != "sent" and self._venue.capabilities.lookup == "all" else leg
 
     async def _ask(
         self, legs: Mapping[VenueClientOrderId, VenueClientOrderId], states: States

@@ -10,11 +10,12 @@ from datetime import datetime, timedelta
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from switchyard.domain import decisions
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.journal.changes import Change, Committed
-from switchyard.domain.orders.amends import amend_of, amend_rows, current_id
+from switchyard.domain.orders.amends import Amounts, amend_of, amend_rows, current_id
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import MayBeLost, OrderState, OutboxKey, OutboxRow
 from switchyard.flow.commit.sequencer import Commit, decide
@@ -367,7 +368,7 @@ class Resolver:
             if at is not None and at[:2] != (row.venue, row.venue_client_order_id):
                 shown = at.order
                 return decisions.adopt_order(
-                    newest, at.venue, at.client_id, self._clock.now(), shown.venue_order_id, shown.qty
+                    newest, at.venue, at.client_id, self._clock.now(), shown.venue_order_id, shown.amounts
                 )
             return self._verdict(newest, row, found, decisive)
 
@@ -399,33 +400,56 @@ class Resolver:
         return None if found is None else Found(row.venue, row.venue_client_order_id, found)
 
     async def _find_row(self, due: Due) -> VenueOrder | None:
+        row, order = due.row, due.state.order
         try:
-            return await self._venue.find_by_client_order_id(due.row.venue_client_order_id)
+            found = await self._venue.find_by_client_order_id(row.venue_client_order_id)
         except VenueUnavailable:
-            if due.row.kind != "amend" or amend_of(due.row).replaces:
+            if row.kind != "amend" or amend_of(row).replaces:
                 raise
-            found = await self._venue.find_by_client_order_id(current_id(due.state.order))
-            if found is None or not _is_overtaken(due.state, due.row, found):
+            found = await self._venue.find_by_client_order_id(current_id(order))
+            if found is None or not _is_overtaken(due.state, row, found):
                 raise
             return found
+        if found is None or row.kind != "amend" or _is_overtaken(due.state, row, found):
+            return found
+        if _amounts(found, row) is not None:
+            return found
+        # Another amend has followed it, so its own amounts are only in the answer about the first id of the order.
+        found = await self._venue.find_by_client_order_id(order.venue_client_order_id)
+        if found is None or _amounts(found, row) is None:
+            raise VenueUnavailable(f"{self._venue.name} does not show the amounts of {row.venue_client_order_id}")
+        return found
 
     def _verdict(self, state: OrderState, row: OutboxRow, found: VenueOrder | None, decisive: bool) -> Change | None:
         now = self._clock.now()
         if found is not None:
             if row.kind == "cancel":
                 return decisions.record_unsent(state, row, "CANCEL_IN_DOUBT", now, now)
+            if row.kind == "new":
+                return decisions.record_sent(state, row, found.venue_order_id, now)
             if not _is_overtaken(state, row, found):
                 # The id of an amend finds its order only if the amend was carried out.
-                return decisions.record_sent(state, row, found.venue_order_id, now)
+                amounts = _amounts(found, row)
+                if amounts is None:
+                    return None  # it was overtaken when the venue was asked
+                return decisions.record_amended(state, row, found.venue_order_id, now, amounts)
         return decisions.record_absent(state, row, now) if decisive else None
 
 
 def _shows(found: VenueOrder, order: Order) -> bool:
     """Whether the venue shows this order: none of the terms that it shows differs, apart from what it amended."""
+    pairs = (found.symbol, order.symbol), (found.side, order.side)
+    if not all(theirs is None or theirs == ours for theirs, ours in pairs):
+        return False
     # A close has the quantity that was decided when it was sent, which a lost history may have done.
-    shown_qty = None if found.amends or order.reduce_only else found.qty
-    pairs = (found.symbol, order.symbol), (found.side, order.side), (shown_qty, order.qty)
-    return all(theirs is None or theirs == ours for theirs, ours in pairs)
+    shown = replace(found.amounts, qty=None) if order.reduce_only else found.amounts
+    return bool(found.amends) or not shown.differ(order.qty, order.price, order.stop_price)
+
+
+def _amounts(found: VenueOrder, row: OutboxRow) -> Amounts | None:
+    """The amounts that the amend of this row has given to the order; None if the answer shows another amend only."""
+    listed = [amend.amounts for amend in found.amends if amend.client_order_id == row.venue_client_order_id]
+    return next(iter(listed), None if found.amends else found.amounts)
 
 
 def _is_overtaken(state: OrderState, row: OutboxRow, found: VenueOrder) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Final
 
@@ -134,7 +135,9 @@ def venue_order(response: OrderResponse, replaced: Sequence[OrderResponse] = (),
         status=REPORT_STATUS[response.status],
         filled_qty=canonical(response.filled_qty),
         fills=tuple(map(_venue_fill, response.fills)),
-        qty=None if response.qty is None else canonical(response.qty),
+        qty=_amount(response.qty),
+        price=_amount(response.limit_price),
+        stop_price=_amount(response.stop_price),
         symbol=None if response.symbol is None else names.symbol_here(response.symbol),
         side=response.intent,
         accepted_at=response.accepted_at,
@@ -151,10 +154,14 @@ def _venue_amend(leg: OrderResponse, client_id: VenueClientOrderId) -> VenueAmen
     return VenueAmend(
         client_order_id=client_id,
         replaces=client_id == _client_id(leg),
-        qty=None if leg.qty is None else canonical(leg.qty),
-        price=None if leg.limit_price is None else canonical(leg.limit_price),
-        stop_price=None if leg.stop_price is None else canonical(leg.stop_price),
+        qty=_amount(leg.qty),
+        price=_amount(leg.limit_price),
+        stop_price=_amount(leg.stop_price),
     )
+
+
+def _amount(shown: Decimal | None) -> Decimal | None:
+    return None if shown is None else canonical(shown)
 
 
 def _venue_fill(fill: Fill) -> VenueFill:

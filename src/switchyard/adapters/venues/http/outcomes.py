@@ -18,7 +18,7 @@ from switchyard.adapters.venues.wire import (
     OrderResponse,
 )
 from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.orders.amends import Amend, current_id
+from switchyard.domain.orders.amends import Amend, Amounts, current_id
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.reasons import described
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
@@ -172,8 +172,8 @@ def _amended(amend: Amend, exchange: Exchange, now: datetime, final_errors: Fina
             shown = problem.order
             if shown is not None and _shows_amend(amend, shown):
                 return Accepted(shown.broker_order_id, already_processed=True)
-            if shown is not None and shown.replaced_by == amend.client_order_id:
-                return Accepted("", already_processed=True)  # the id of the order in its place comes with a report
+            if shown is not None and amend.client_order_id in (*_amend_ids(shown), shown.replaced_by):
+                return Ambiguous("CONFLICT", "carried out before, perhaps with other amounts")
             if problem.error == ORDER_FINAL:
                 return VenueRejected("ORDER_FINAL")
             if problem.error == STALE_AMEND:
@@ -184,9 +184,20 @@ def _amended(amend: Amend, exchange: Exchange, now: datetime, final_errors: Fina
 
 
 def _shows_amend(amend: Amend, answer: OrderResponse) -> bool:
-    """Whether the answer proves that the broker has carried this amend out."""
-    ids = (answer.amended_by, answer.client_order_id or answer.idempotency_key)
-    return amend.client_order_id in ids and answer.qty in (None, amend.qty)
+    """Whether the answer proves that the broker has carried this amend out, with these amounts.
+
+    After a restore, a client may repeat the key of an amend with other amounts than the lost one had.
+    """
+    is_equal = not _amounts(answer).differ(amend.qty, amend.price, amend.stop_price)
+    return is_equal and amend.client_order_id in _amend_ids(answer)
+
+
+def _amend_ids(answer: OrderResponse) -> tuple[str | None, str]:
+    return answer.amended_by, answer.client_order_id or answer.idempotency_key
+
+
+def _amounts(answer: OrderResponse) -> Amounts:
+    return Amounts(qty=answer.qty, price=answer.limit_price, stop_price=answer.stop_price)
 
 
 def shows(order: Order, answer: OrderResponse) -> bool:
@@ -194,8 +205,9 @@ def shows(order: Order, answer: OrderResponse) -> bool:
 
     It names the order's id, as every answer must, and none of the members that a broker may leave out differs.
     """
-    pairs = (answer.symbol, order.symbol), (answer.intent, order.side), (answer.qty, order.qty)
+    pairs = (answer.symbol, order.symbol), (answer.intent, order.side)
     is_equal = all(theirs is None or theirs == ours for theirs, ours in pairs)
+    is_equal = is_equal and not _amounts(answer).differ(order.qty, order.price, order.stop_price)
     return is_equal and _is_about(order.venue_client_order_id, answer)
 
 

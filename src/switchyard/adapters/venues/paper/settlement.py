@@ -25,10 +25,10 @@ from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.instruments import Instrument
 from switchyard.domain.market.quotes import is_triggered
-from switchyard.domain.orders.amends import Amend
+from switchyard.domain.orders.amends import Amend, Amounts
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.reports import ExecutionReport
-from switchyard.ports.venue import Accepted, SendOutcome, Unsent, VenueRejected
+from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
 
 # The outcome when the exchange is full. The pause is short enough to notice free room, long enough to add little load.
 BUSY = Unsent("VENUE_BUSY", retry_after=timedelta(milliseconds=500))
@@ -106,6 +106,9 @@ class Settlement:
         if known is None:
             return VenueRejected("UNKNOWN_ORDER")
         if known.amended_by == amend.client_order_id:
+            shown = Amounts(qty=known.qty, price=known.limit_price, stop_price=known.stop_price)
+            if shown.differ(amend.qty, amend.price, amend.stop_price):
+                return Ambiguous("CONFLICT", "it was carried out with other amounts")
             return Accepted(known.venue_order_id, already_processed=True)
         if not known.is_open:
             return VenueRejected("ORDER_FINAL")

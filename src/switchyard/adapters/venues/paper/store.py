@@ -254,6 +254,8 @@ def venue_order(order: PaperOrder) -> VenueOrder:
         filled_qty=order.filled_qty,
         fills=order.fills,
         qty=order.qty,
+        price=order.limit_price,
+        stop_price=order.stop_price,
         symbol=order.symbol,
         amends=()
         if order.amended_by is None
