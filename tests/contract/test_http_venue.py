@@ -916,6 +916,74 @@ async def test_an_order_that_an_amend_has_replaced_does_not_show_its_new_amounts
         assert isinstance(await venue.amend(ORDER, AMEND), Ambiguous)
 
 
+# How a denial may show the order that it denies.
+SHOWN: list[dict[str, Any]] = [
+    {"order": order_response()},
+    {"order": order_response(status="filled")},
+    {"order": {"client_order_id": "one", "status": "partially_filled"}},
+    {"order": order_response(status="canceled")},
+    {"order": order_response(status="rejected", filled_qty=1)},
+    {"order": order_response(status="rejected", fills=[{"exec_id": "e"}])},
+    {"errors": [{"detail": {"orders": [order_response()]}}]},
+    order_response(),
+    {"status": "filled"},
+]
+
+
+@pytest.mark.parametrize("dedupe", ["permanent", "while_open"])
+@pytest.mark.parametrize("status", [429, 400, 401, 403, 422])
+@pytest.mark.parametrize("shown", SHOWN)
+async def test_a_denial_that_shows_the_order_as_taken_is_never_believed(
+    dedupe: Dedupe, status: int, shown: dict[str, Any]
+) -> None:
+    outcome, _ = await submitted(reply(status, {"error": "ANY", **shown}), dedupe=dedupe)
+    assert isinstance(outcome, Ambiguous)
+
+
+@pytest.mark.parametrize("status", [429, 403])
+@pytest.mark.parametrize("body", [{"order": order_response(status="rejected")}, {"status": "rejected"}, {"status": 7}])
+async def test_a_denial_that_shows_the_order_as_rejected_counts(status: int, body: dict[str, Any]) -> None:
+    outcome, _ = await submitted(reply(status, {"error": "ANY", **body}))
+    assert isinstance(outcome, Unsent if status == 429 else VenueRejected)
+
+
+@pytest.mark.parametrize("dedupe", ["permanent", "while_open"])
+async def test_an_error_whose_headers_swallow_the_answer_is_never_believed(dedupe: Dedupe) -> None:
+    outcome, _ = await submitted(
+        b"HTTP/1.1 429 Too Many Requests\r\nX-Cut: " + reply(202, order_response()), dedupe=dedupe
+    )
+    assert isinstance(outcome, Ambiguous)
+
+
+@pytest.mark.parametrize("sends", [Pool(1), REUSED])
+@pytest.mark.parametrize("status", [429, 403])
+async def test_an_error_with_an_answer_behind_it_is_not_believed_although_a_repeat_would_do_no_harm(
+    status: int, sends: Pool
+) -> None:
+    outcome, _ = await submitted(reply(status, {"error": "ANY"}) + SECOND, dedupe="permanent", sends=sends)
+    assert isinstance(outcome, Ambiguous)
+
+
+@pytest.mark.parametrize("status", [429, 400, 403, 404, 409, 422])
+@pytest.mark.parametrize(
+    ("order", "is_doubt"),
+    [
+        ({"amended_by": "two"}, True),
+        ({"status": "canceled", "replaced_by": "two"}, True),
+        ({"client_order_id": "two", "idempotency_key": "two"}, True),
+        ({}, False),
+    ],
+)
+async def test_a_denial_that_shows_the_amend_as_carried_out_is_never_believed(
+    status: int, order: dict[str, Any], is_doubt: bool
+) -> None:
+    error = "ORDER_FINAL" if status == 409 else "UNKNOWN_ORDER"
+    answer = reply(status, {"error": error, "order": {**order_response(qty=8), **order}})
+    async with scripted_server(answer) as server, http_venue(server.url) as venue:
+        outcome = await venue.amend(ORDER, AMEND)
+    assert isinstance(outcome, Ambiguous if is_doubt else VenueRejected | Unsent)
+
+
 async def denied(venue: HttpVenue, what: str) -> bool:
     """Whether the venue is believed that it has not taken the request, or does not have the order."""
     if what == "lookup":
@@ -1057,8 +1125,17 @@ async def test_an_answer_that_names_another_order_anywhere_is_never_believed(sta
             await venue.find_by_client_order_id(ID)
 
 
-async def test_an_absence_that_shows_another_order_is_none() -> None:
-    answer = reply(404, {"error": "UNKNOWN_ORDER", "order": OTHER})
+@pytest.mark.parametrize("shown", SHOWN)
+async def test_an_absence_that_shows_the_order_is_none(shown: dict[str, Any]) -> None:
+    answer = reply(404, {**shown, "error": "UNKNOWN_ORDER"})
+    async with scripted_server(answer) as server, http_venue(server.url) as venue:
+        with pytest.raises(VenueUnavailable):
+            await venue.find_by_client_order_id(ID)
+
+
+@pytest.mark.parametrize("status", ["accepted", "rejected"])
+async def test_an_absence_that_shows_another_order_is_none(status: str) -> None:
+    answer = reply(404, {"error": "UNKNOWN_ORDER", "order": {**OTHER, "status": status}})
     async with scripted_server(answer) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable):
             await venue.find_by_client_order_id(ID)

@@ -1,15 +1,17 @@
 """Interprets a broker's answers: pure functions from an HTTP exchange to the outcome of an attempt."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Final, TypeVar, assert_never
 
 import msgspec
 
 from switchyard.adapters.venues.http.transport import BrokerResponse, Exchange, Lost, NotSent
 from switchyard.adapters.venues.wire import (
+    BROKER_STATUS,
     ORDER_FINAL,
     REQUEST_EXPIRED,
     STALE_AMEND,
@@ -33,6 +35,10 @@ FINAL_ERRORS: Final[FinalErrors] = frozenset({(400, None), (401, None), (403, No
 
 # The members of a body that name an order.
 _NAMES: Final = frozenset({"client_order_id", "idempotency_key"})
+# The states of an order that the broker has taken.
+_TAKEN: Final = frozenset(BROKER_STATUS.values()) - {"rejected"}
+
+_Members = list[tuple[str, object]]
 
 _Wire = TypeVar("_Wire")
 
@@ -49,7 +55,7 @@ RULES: Final = AnswerRules()
 
 def submitted(order: Order, exchange: Exchange, now: datetime, rules: AnswerRules = RULES) -> SendOutcome:
     """The outcome of sending an order."""
-    outcome = _submitted(order, exchange, now, rules.final_errors)
+    outcome = _unless_shown(_submitted(order, exchange, now, rules.final_errors), exchange, _shows_taken)
     return _located(_if_answered(order.venue_client_order_id, (), outcome, exchange, rules), exchange)
 
 
@@ -64,6 +70,7 @@ def cancelled(
 def amended(order: Order, amend: Amend, exchange: Exchange, now: datetime, rules: AnswerRules = RULES) -> SendOutcome:
     """The outcome of sending an amend."""
     outcome = _amended(amend, exchange, now, rules.final_errors)
+    outcome = _unless_shown(outcome, exchange, partial(_names_carried_out, amend.client_order_id))
     ids = (*_ids(order), amend.orig_client_order_id)
     return _located(_if_answered(amend.client_order_id, ids, outcome, exchange, rules), exchange)
 
@@ -83,8 +90,8 @@ def _if_answered(
 
     A response that names an order other than this one, which has `other_ids` too, is never the answer. One that names
     none, or this one, may be a second response to another request or a copy of the answer to an earlier attempt: unless
-    it shows that the order was accepted, it must be the only response on its connection, or a repeated id must never be
-    executed again.
+    it shows that the order was accepted, it must be the only response on its connection; or a repeated id must never
+    be executed again, and nothing may have arrived behind it yet.
     """
     if not isinstance(exchange, BrokerResponse) or isinstance(outcome, Ambiguous):
         return outcome
@@ -93,6 +100,8 @@ def _if_answered(
         return Ambiguous("UNKNOWN", "the answer cannot be read")
     if not names <= {client_id, *other_ids}:
         return Ambiguous("UNKNOWN", "the answer names another order")
+    if exchange.is_followed and not isinstance(outcome, Accepted):
+        return Ambiguous("UNKNOWN", f"HTTP {exchange.status} has another response behind it")
     if isinstance(outcome, Accepted) or exchange.is_only_response or rules.dedupes_permanently:
         return outcome
     return Ambiguous("UNKNOWN", f"HTTP {exchange.status} may answer another request")
@@ -105,17 +114,54 @@ def may_deny(status: int, body: bytes) -> bool:
 
 def named_orders(body: bytes) -> set[str] | None:
     """The client order ids that the body names, wherever they are; None if it is neither empty nor JSON."""
-    names: set[str] = set()
+    objects = _objects(body)
+    if objects is None:
+        return None
+    return {str(value) for members in objects for name, value in members if name in _NAMES and value is not None}
 
-    def collect(members: list[tuple[str, object]]) -> None:
-        names.update(str(value) for name, value in members if name in _NAMES and value is not None)
 
+def _objects(body: bytes) -> list[_Members] | None:
+    """The members of every object in the body, wherever it is; None if the body is neither empty nor JSON."""
+    objects: list[_Members] = []
     try:
         # Not msgspec: it drops the first of two equal members.
-        json.loads(body or b"{}", object_pairs_hook=collect)
+        json.loads(body or b"{}", object_pairs_hook=objects.append)
     except (ValueError, RecursionError):
         return None
-    return names
+    return objects
+
+
+def shows_taken_order(body: bytes) -> bool:
+    """Whether the body shows an order that the broker has taken, wherever it is in the body."""
+    return any(map(_shows_taken, _objects(body) or ()))
+
+
+def _unless_shown(outcome: SendOutcome, exchange: Exchange, shows: Callable[[_Members], bool]) -> SendOutcome:
+    """The outcome, or doubt if it denies a request whose result its own body shows, wherever that is in the body.
+
+    A broker may answer so, and a broken error response may have swallowed the answer that follows it.
+    """
+    if not isinstance(exchange, BrokerResponse) or not isinstance(outcome, VenueRejected | Unsent):
+        return outcome
+    if any(map(shows, _objects(exchange.body) or ())):
+        return Ambiguous("UNKNOWN", f"HTTP {exchange.status} shows that the request was carried out")
+    return outcome
+
+
+def _shows_taken(members: _Members) -> bool:
+    """Whether the object shows an order that the broker has taken, whatever became of it since."""
+    return any(
+        (name == "status" and isinstance(value, str) and value in _TAKEN)
+        or (name in ("filled_qty", "fills") and bool(value))
+        for name, value in members
+    )
+
+
+def _names_carried_out(amend_id: VenueClientOrderId, members: _Members) -> bool:
+    """Whether the object shows an order that has this amend: in place, or as the order that replaced another one."""
+    if any(name in ("amended_by", "replaced_by") and value == amend_id for name, value in members):
+        return True
+    return _shows_taken(members) and any(name in _NAMES and value == amend_id for name, value in members)
 
 
 def _located(outcome: SendOutcome, exchange: Exchange) -> SendOutcome:

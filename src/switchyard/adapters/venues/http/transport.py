@@ -75,6 +75,8 @@ class BrokerResponse(msgspec.Struct, frozen=True):
     is_only_response: bool = False
     """Whether the connection carried this request and this response, and nothing else until the broker ended it. False
     if that was not awaited."""
+    is_followed: bool = False
+    """Whether something that was not asked for had arrived behind the response by the time it was read."""
 
 
 class NotSent(msgspec.Struct, frozen=True):
@@ -157,6 +159,11 @@ class _Connection(asyncio.Protocol):
             return None
         host, port, *_ = self._transport.get_extra_info("peername") or ("unknown", 0)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether something has arrived that was not asked for."""
+        return self._has_unasked
 
     def is_silent(self) -> bool:
         """Whether the connection is open and nothing has arrived since the last response, also not in the kernel."""
@@ -405,7 +412,12 @@ class Transport:
                     if not self._pool.reuses and awaits_end(received.status, received.body):
                         is_only_response = await connection.has_ended_after_response()
                     is_kept = self._pool.reuses and connection.may_be_used_again and connection.is_silent()
-                    return _response(received, connection.address, is_only_response=is_only_response)
+                    return _response(
+                        received,
+                        connection.address,
+                        is_only_response=is_only_response,
+                        is_followed=connection.is_followed,
+                    )
                 finally:
                     if is_kept and connection is not None:
                         self._waiting.append(connection)
@@ -511,7 +523,7 @@ def _new_socket(address: AddrInfoType) -> socket.socket:
     return made
 
 
-def _response(received: _Received, address: str | None, *, is_only_response: bool) -> BrokerResponse:
+def _response(received: _Received, address: str | None, *, is_only_response: bool, is_followed: bool) -> BrokerResponse:
     headers = received.headers
     return BrokerResponse(
         received.status,
@@ -522,6 +534,7 @@ def _response(received: _Received, address: str | None, *, is_only_response: boo
         address=address,
         is_cached=headers.get("age", "0").strip() != "0",
         is_only_response=is_only_response,
+        is_followed=is_followed,
     )
 
 

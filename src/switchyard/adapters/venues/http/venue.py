@@ -28,6 +28,7 @@ from switchyard.adapters.venues.http.outcomes import (
     may_deny,
     named_orders,
     shows,
+    shows_taken_order,
     submitted,
 )
 from switchyard.adapters.venues.http.transport import (
@@ -444,6 +445,8 @@ def _is_unknown(client_id: VenueClientOrderId, response: BrokerResponse) -> bool
     """Whether the broker says that it has no such order: any other 404 may come from a proxy or a wrong path."""
     problem = decoded(response.body, ErrorResponse) if response.status == 404 else None
     names = named_orders(response.body)
+    if shows_taken_order(response.body):
+        return False
     return problem is not None and problem.error == UNKNOWN_ORDER and names is not None and names <= {client_id}
 
 
