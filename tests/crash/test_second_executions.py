@@ -22,6 +22,7 @@ from tests.support.upgraded import upgraded_database
 KEYS = [f"key-{number}" for number in range(1, 11, 2)]
 # A price far from the market: the order stays open and causes no report.
 RESTING = 1
+MARKETABLE = 1000
 # As many as a process sends that has long begun to read, if it does not wait; it waits for longer than they take.
 PROBES = 3
 # How a process reads what happened at the venue before it sends.
@@ -72,6 +73,33 @@ async def test_an_order_that_only_a_lookup_shows_is_not_executed_again_after_a_r
     await process.start()
     await LoadClient(process).insist(KEYS[:1])
     await until_statuses(session, process, "FILLED")
+    assert set(broker.orders().values()) == {1}, "the venue accepted a client order id twice"
+
+
+@pytest.mark.parametrize(("dedupe", "lookup", "price"), [("none", "none", RESTING), ("open_only", "open", MARKETABLE)])
+async def test_a_key_that_a_restore_has_lost_is_in_doubt_where_its_venue_cannot_tell(
+    dedupe: str, lookup: str, price: int, cluster: Cluster, session: aiohttp.ClientSession
+) -> None:
+    """A resting order at a venue without a lookup, and a filled one whose lookup shows open orders only."""
+    broker = cluster.broker("--lookup", "open", dedupe=dedupe, faults={"drop_reports": 1})
+    process = cluster.process(**broker.client_settings(VENUE_LOOKUP_SIM=lookup, VENUE_WINDOW_SEC_SIM="1"))
+    backup = SqliteBackup(cluster.folder)
+    await asyncio.gather(broker.start(), process.start())
+    assert process.stop() == 0
+    backup.take()
+    await process.start()
+    await place(session, process, KEYS[0], price=price)
+    await until(lambda: len(broker.orders()) == 1)
+    process.kill()
+    backup.restore()
+    declare_restored(process)
+    await process.start()
+    await place(session, process, KEYS[0], price=price)
+    [order] = await until_statuses(session, process, "UNKNOWN")
+    # The worker sends: this order is without a key, so it repeats none.
+    unkeyed = await place(session, process, price=RESTING)
+    await until(lambda: broker.executions()[unkeyed] == 1, lambda: process.log)
+    assert not broker.executions()[order["orderId"]]
     assert set(broker.orders().values()) == {1}, "the venue accepted a client order id twice"
 
 

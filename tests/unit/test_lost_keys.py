@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 from decimal import Decimal
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -15,12 +15,13 @@ from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.keys import AMEND_ORDER, DERIVED_ORDER, DO_ORDER
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxRow
+from switchyard.domain.orders.reasons import DoubtCode
 from switchyard.domain.risk.kills import Kill
 from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.pre_send_checks import FirstSends, PreSendChecks
 from switchyard.ports.outbox import Due
-from switchyard.ports.venue import Accepted, Dedupe, Unsent, Venue
+from switchyard.ports.venue import Accepted, Dedupe, Lookup, Unsent, Venue, VenueUnavailable
 from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after
 from tests.support.one_order import WINDOW, ScriptedVenue, Setup
 
@@ -133,12 +134,28 @@ async def test_an_order_waits_until_a_venue_of_its_route_without_a_lookup_was_re
     state = state_after(an_accept(key="k"))
     page = [Due(state.outbox[0], state)]
 
-    async def never(_due: Due) -> None:
-        raise AssertionError("nothing is found")
+    doubts: list[DoubtCode] = []
+
+    async def note_doubt(_due: Due, code: DoubtCode) -> None:
+        doubts.append(code)
 
     assert keys.must_ask(state.order, state.outbox[0])
-    assert await keys.absent(page, {VENUE}, never) == []
-    assert await keys.absent(page, {VENUE, other}, never) == page
+    assert (await keys.absent(page, {VENUE}, note_doubt), doubts) == ([], [])
+    # Its reports do not show an order that rests there.
+    assert (await keys.absent(page, {VENUE, other}, note_doubt), doubts) == ([], ["RESTORED"])
+    silent.capabilities = replace(silent.capabilities, dedupe="ttl", lookup="all")
+    assert await keys.absent(page, {VENUE, other}, note_doubt) == page
+
+
+@pytest.mark.parametrize("lookup", ["none", "open"])
+async def test_an_order_is_not_called_absent_while_a_venue_of_its_route_cannot_prove_that(lookup: Lookup) -> None:
+    keys, other = lost_keys(ManualClock()), VenueName("other")
+    second, order = ScriptedVenue("permanent"), keyed("orders")
+    keys = LostKeys(keys.history, {**keys._venues, other: cast(Venue, second)}, lambda _symbol: (VENUE, other))
+    assert await keys.find(order) is None
+    second.capabilities = replace(second.capabilities, lookup=lookup)
+    with pytest.raises(VenueUnavailable):
+        await keys.find(order)
 
 
 def test_a_close_is_looked_up_also_where_the_venue_recognises_its_id() -> None:
@@ -150,9 +167,10 @@ def test_a_close_is_looked_up_also_where_the_venue_recognises_its_id() -> None:
 class Restored(Setup):
     """One worker on a restored database, and an order whose key may be one of the lost history."""
 
-    def __init__(self, dedupe: Dedupe = "permanent") -> None:
+    def __init__(self, dedupe: Dedupe = "permanent", **promises: Any) -> None:
         self.history: LostHistory | None = None
         super().__init__(dedupe)
+        self.promise(**promises)
         self.history = LostHistory(START, TTL, {VENUE: self.venue.capabilities}, self.clock)
         self.restart()
 
@@ -169,6 +187,68 @@ class Restored(Setup):
         await self.commit(decisions.set_kill(kill))
         self.kills.note(kill)
         return kill
+
+
+PROVES_NOTHING: list[tuple[Dedupe, dict[str, Any]]] = [
+    ("none", {}),
+    ("none", {"lookup": "all"}),
+    ("while_open", {"lookup": "none"}),
+    ("while_open", {"lookup": "open"}),
+    ("while_open", {"acceptance_window": None}),
+    ("ttl", {"lookup": "open"}),
+]
+PROVES: list[tuple[Dedupe, dict[str, Any]]] = [
+    ("permanent", {"lookup": "none"}),
+    ("permanent", {}),
+    ("while_open", {}),
+    ("ttl", {}),
+]
+
+
+@pytest.mark.parametrize("begins_inline", [False, True])
+@pytest.mark.parametrize(
+    ("dedupe", "promises", "is_sent"),
+    [*((*case, False) for case in PROVES_NOTHING), *((*case, True) for case in PROVES)],
+)
+async def test_a_repeated_key_is_sent_only_where_its_venue_recognises_it_or_proves_its_absence(
+    dedupe: Dedupe, promises: dict[str, Any], is_sent: bool, begins_inline: bool
+) -> None:
+    setup = Restored(dedupe, **promises)
+    await setup.lanes.renew()
+    if begins_inline:
+        setup.dispatcher.inline_first_send.start()
+    await setup.accept(key="k")
+    state = await setup.send()
+    assert setup.sent_count() == is_sent
+    expected = ("WORKING", "sent", None) if is_sent else ("UNKNOWN", "uncertain", "RESTORED")
+    assert (state.order.status, state.row("new", 1).status, state.row("new", 1).last_error) == expected
+    if not is_sent:
+        await setup.resolve(after=WINDOW * 2)
+        assert (await setup.send()).order.status == "UNKNOWN" and setup.sent_count() == 0
+
+
+async def test_an_order_that_a_lookup_of_open_orders_finds_goes_on_there() -> None:
+    setup = Restored("while_open", lookup="open")
+    await setup.accept(key="k")
+    await is_at_venue(setup)
+    state = await setup.send()
+    assert (state.order.status, state.row("new", 1).last_error) == ("UNKNOWN", "EXECUTED_BEFORE")
+    assert await setup.resolve() == 1
+    assert ((await setup.state()).order.status, setup.sent_count()) == ("WORKING", 1)
+
+
+async def test_an_order_without_a_key_and_one_that_a_person_has_cleared_are_sent() -> None:
+    setup = Restored("none")
+    await setup.accept()
+    assert (await setup.send()).order.status == "WORKING"
+    setup = Restored("none")
+    await setup.accept(key="k")
+    state = await setup.send()
+    cleared = decisions.record_unsent(
+        state, state.row("new", 1), "NOT_SENT_BY_DECISION", setup.clock.now(), setup.clock.now()
+    )
+    await setup.commit(cleared)
+    assert ((await setup.send()).order.status, setup.sent_count()) == ("WORKING", 1)
 
 
 async def is_at_venue(setup: Restored) -> None:

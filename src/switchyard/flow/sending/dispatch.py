@@ -129,7 +129,7 @@ class InlineFirstSend:
         order = change.orders[0]
         if decisions.is_past_deadline(order, now):
             return False
-        return self._lost_keys is None or not self._lost_keys.must_ask(order, row)
+        return self._lost_keys is None or not self._lost_keys.must_wait(order, row)
 
 
 class VenueRates:
@@ -481,11 +481,10 @@ class Dispatcher:
         return answers
 
     async def _absent(self, page: Sequence[Due]) -> list[Due]:
-        """The rows without those that a venue has from a history that was lost; these come into doubt."""
+        """The rows without those that a venue has, or may have, from a history that was lost; these come into doubt."""
         if self._lost_keys is None:
             return list(page)
-        doubt = partial(self._outcomes.write_doubt, code="EXECUTED_BEFORE")
-        return await self._lost_keys.absent(page, self._open_at_read, doubt)
+        return await self._lost_keys.absent(page, self._open_at_read, self._outcomes.write_doubt)
 
     def _proposal(self, due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> Decision:
         claimed = due.row

@@ -2,17 +2,19 @@
 
 They may be at any venue of their route, or under a later id of their key. The venues' reports and open orders show most
 of them before the first send. An order that has ended and whose report was lost shows only in a lookup, so the venues
-are asked before the first send, and again before an order in doubt is called absent. Asks venues.
+are asked before the first send, and again before an order in doubt is called absent. If the answers prove nothing, the
+order is in doubt and is not sent. Asks venues.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from switchyard.domain.ids import VenueClientOrderId, VenueName, other_generations
 from switchyard.domain.orders.keys import DERIVED_CLOSE, DERIVED_ORDER, DO_ORDER
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OutboxRow, is_first_attempt
+from switchyard.domain.orders.reasons import DoubtCode
 from switchyard.flow.lost_history import LostHistory
 from switchyard.ports.outbox import Due
 from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable
@@ -60,45 +62,56 @@ class LostKeys:
         """Whether a venue must be asked, or another one of the route read, before the order's first send."""
         return self._may_repeat(order, row) and bool(self._others(order) or self._to_ask(order, row))
 
+    def must_wait(self, order: Order, row: OutboxRow) -> bool:
+        """Whether the order's first send must not begin with its acceptance."""
+        return self.must_ask(order, row) or (self._may_repeat(order, row) and not self._can_tell(order))
+
     def is_unasked(self, order: Order, row: OutboxRow) -> bool:
         """Whether a claimed row may be at its venue, because that is not asked before the claim."""
         was_asked = row.kind == "new" and self.history.is_asked_first(row.venue)
         return not was_asked and self.history.may_have_sent(order, row)
 
     async def absent(
-        self, page: Sequence[Due], synced: Container[VenueName], note_found: Callable[[Due], Awaitable[None]]
+        self, page: Sequence[Due], synced: Container[VenueName], note_doubt: Callable[[Due, DoubtCode], Awaitable[None]]
     ) -> list[Due]:
-        """The rows that may be claimed: no venue has them from the lost history; `note_found` gets the others.
+        """The rows that may be claimed: no venue has them from the lost history; `note_doubt` gets the others.
 
         `synced`: the venues at which no request of the lost history can still arrive. Where a venue cannot be asked, a
         row is in neither, and is asked about with its next claim.
         """
-        if not any(self.must_ask(due.state.order, due.row) for due in page):
+        if not any(self.must_wait(due.state.order, due.row) for due in page):
             return list(page)
-        answers = await asyncio.gather(*(self._is_absent(due, synced) for due in page))
+        answers = await asyncio.gather(*(self._doubt_about(due, synced) for due in page))
         answered = list(zip(page, answers, strict=True))
-        await asyncio.gather(*(note_found(due) for due, is_absent in answered if is_absent is False))
-        return [due for due, is_absent in answered if is_absent]
+        doubts = [note_doubt(due, code) for due, code in answered if code is not None and code != "LATER"]
+        await asyncio.gather(*doubts)
+        return [due for due, code in answered if code is None]
 
-    async def _is_absent(self, due: Due, synced: Container[VenueName]) -> bool | None:
-        """Whether no venue has the order from the lost history; none where that is not known yet."""
+    async def _doubt_about(self, due: Due, synced: Container[VenueName]) -> DoubtCode | Literal["LATER"] | None:
+        """Why the row must not be sent: a venue has it, or may have it, from the lost history; none if no venue has it.
+
+        `LATER`: that is not known yet.
+        """
         order = due.state.order
         if not self._may_repeat(order, due.row):
-            return True
+            return None
         to_ask = self._to_ask(order, due.row)
         # Also one without a lookup: its reports are all that shows the order.
         if any(venue not in synced for venue in (*self._others(order), *(venue for venue, _ in to_ask))):
-            return None
+            return "LATER"
         try:
-            return await self._first_of(to_ask) is None
+            found = await self._first_of(to_ask)
         except VenueUnavailable:
-            return None
+            return "LATER"
+        if found is not None:
+            return "EXECUTED_BEFORE"
+        return None if self._can_tell(order) else "RESTORED"
 
     async def find(self, order: Order) -> Found | None:
         """Return the order of the lost history, wherever it is, for an order in doubt that was not sent from here.
 
-        Its own venue and id come first, then the latest id. Raises VenueUnavailable if a venue of its route cannot be
-        asked, or may still get requests of the lost history.
+        Its own venue and id come first, then the latest id. Raises VenueUnavailable if another venue of its route
+        cannot be asked, cannot prove that it lacks the order, or may still get requests of the lost history.
         """
         own, *others = self._ids_at(order, [order.venue, *self._others(order)], with_own=True)
         if (found := await self._first_of([own])) is not None:
@@ -106,7 +119,12 @@ class LostKeys:
         for venue in self._others(order):
             if not self._is_read(venue):
                 raise VenueUnavailable(f"{venue} was not read yet")
-        return await self._first_of(others)
+        if (found := await self._first_of(others)) is not None:
+            return found
+        for venue in self._others(order):
+            if not self._proves_absence(venue):
+                raise VenueUnavailable(f"{venue} cannot prove that it lacks the order")
+        return None
 
     async def _first_of(self, to_ask: Sequence[tuple[VenueName, VenueClientOrderId]]) -> Found | None:
         shown = await asyncio.gather(
@@ -123,6 +141,18 @@ class LostKeys:
         """
         with_own = order.reduce_only or self.history.is_asked_first(row.venue)
         return self._ids_at(order, [row.venue, *self._others(order)], with_own=with_own)
+
+    def _can_tell(self, order: Order) -> bool:
+        """Whether a second copy of the order does no harm, or the venues prove that they do not have the first one.
+
+        A lookup of open orders never proves that: the order may have been filled.
+        """
+        own = self._venues[order.venue].capabilities
+        is_recognised = own.dedupe == "permanent" or self._proves_absence(order.venue)
+        return is_recognised and all(map(self._proves_absence, self._others(order)))
+
+    def _proves_absence(self, venue: VenueName) -> bool:
+        return venue in self._venues and self._venues[venue].capabilities.proves_absence
 
     def _may_repeat(self, order: Order, row: OutboxRow) -> bool:
         return is_first_attempt(row) and self.history.may_have_sent(order, row)
