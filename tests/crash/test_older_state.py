@@ -134,6 +134,53 @@ async def test_an_empty_data_folder_in_the_place_of_a_known_one_is_rejected(hous
     await house.process.start()
 
 
+async def test_what_was_only_tried_out_on_paper_may_be_deleted_until_a_venue_outside_is_set(tmp_path: Path) -> None:
+    process, state = Process(tmp_path), tmp_path / "state"
+
+    async def orders_new_on_a_new_database() -> bool:
+        """Place an order with the same key, and return whether the database was new."""
+        await process.start()
+        await LoadClient(process).insist(KEYS[:1])
+        assert await asyncio.to_thread(process.stop) == 0
+        return "a new database" in process.log.rpartition("Switchyard is up")[2]
+
+    async def reset() -> tuple[int, str]:
+        ended = await asyncio.to_thread(run_command, "reset", "--yes", **tool_settings(process))
+        return ended.returncode, ended.stdout + ended.stderr
+
+    house = None
+    try:
+        assert await orders_new_on_a_new_database()
+        assert not await orders_new_on_a_new_database()
+        shutil.rmtree(tmp_path / "var")
+        assert await orders_new_on_a_new_database()
+        assert list(state.glob("head-*")) == []
+
+        await process.start()
+        assert (await reset())[0] == 4  # a process uses the folder
+        assert await asyncio.to_thread(process.stop) == 0
+        secret = (tmp_path / "var/journal_key").read_bytes()
+        assert (await reset())[0] == 0
+        assert (tmp_path / "var/journal_key").read_bytes() == secret
+        assert await orders_new_on_a_new_database()
+
+        house = House(tmp_path)  # the same folder, with a broker
+        await house.simulator.start()
+        await house.process.start()  # nothing is sent yet
+        assert await asyncio.to_thread(house.process.stop) == 0
+        [head] = state.glob("head-*.json")
+        code, said = await reset()  # without the broker in the settings
+        assert (code, str(head) in said) == (4, True)
+        shutil.rmtree(tmp_path / "var")
+        process.spawn()
+        assert await asyncio.to_thread(process.wait) == 4
+        assert f"there is no database in {tmp_path / 'var'}, but there was one" in process.log
+    finally:
+        process.close()
+        if house is not None:
+            house.close()
+
+
 async def test_an_emptied_postgresql_database_is_rejected(tmp_path: Path, postgres_server: PostgresServer) -> None:
     url = postgres_server.create_database()
     process = Process(tmp_path, SWITCHYARD_DATABASE_URL=url)
@@ -184,7 +231,8 @@ async def test_an_operator_can_state_that_a_database_is_the_newest(house: House)
 
 async def test_a_state_folder_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    process = Process(tmp_path, SWITCHYARD_STATE_DIR=str(tmp_path / "file/state"))
+    broker = VenueProcess(tmp_path / "venue", dedupe=DEDUPE)
+    process = Process(tmp_path, **broker.client_settings(), SWITCHYARD_STATE_DIR=str(tmp_path / "file/state"))
     try:
         await process.start()
         await LoadClient(process).insist(["key-1"])

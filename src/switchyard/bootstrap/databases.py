@@ -1,7 +1,8 @@
 """Opens the database of the settings, with its kept heads and data files, and closes it."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +11,7 @@ import msgspec
 import structlog
 
 from switchyard.adapters.files.audit_file import LocalAuditFile, path_before
-from switchyard.adapters.files.durable import prepare_data_folder
+from switchyard.adapters.files.durable import lock_beside, own_files, prepare_data_folder
 from switchyard.adapters.files.head_file import LocalHeadFile, head_path_of
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.migrations import PostgresRebuild
@@ -19,7 +20,7 @@ from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.migrations import SqliteRebuild
 from switchyard.adapters.sqlite.queries import SqliteOrderDump, SqliteOutboxListing
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
-from switchyard.domain.errors import CannotStart, HistoryMismatch, SettingError
+from switchyard.domain.errors import AlreadyRunning, CannotStart, HistoryMismatch, SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.domain.journal.changes import Change, Outcome
 from switchyard.domain.journal.facts import DecisionFact
@@ -45,6 +46,9 @@ from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
+# Files of the data folder that a reset keeps.
+_SECRETS = ("jwt_secret", "journal_key", "bus_key")
+
 
 def audit_files(path: Path) -> tuple[LocalAuditFile, LocalHeadFile]:
     """An audit file and its head file."""
@@ -52,9 +56,15 @@ def audit_files(path: Path) -> tuple[LocalAuditFile, LocalHeadFile]:
 
 
 def head_files(settings: Settings, installation: str) -> list[HeadFile]:
-    """The copies of the journal's head: in the data folder, in the state folder, and on Redis where one is set."""
+    """The copies of the journal's head: in the data folder, in the state folder, and on Redis if one is set.
+
+    The one in the state folder begins when orders may leave the process: what was only tried out on paper may be
+    deleted with its data folder.
+    """
+    files: list[HeadFile] = [LocalHeadFile(_head_path(settings))]
     state_path = settings.state_dir / f"head-{installation}.json"
-    files: list[HeadFile] = [LocalHeadFile(_head_path(settings)), LocalHeadFile(state_path, is_shared=True)]
+    if settings.sends_elsewhere or state_path.exists():
+        files.append(LocalHeadFile(state_path, is_shared=True))
     redis_url = settings.idempotency.cache.redis_url
     if redis_url is not None:
         from switchyard.adapters.redis.installation import RedisHead  # loading the client takes long
@@ -73,15 +83,67 @@ def database_place(settings: Settings) -> str:
 
 def check_none_is_missing(settings: Settings) -> None:
     """Raise CannotStart before a new database is created where the state folder knows one: that one is missing."""
+    found = _kept_outside(settings)
+    if found is not None:
+        path, head = found
+        raise CannotStart(
+            f"there is no database in {database_place(settings)}, but there was one, up to seq {head.seq} ({path}). "
+            "Mount its volume or put the database back; if a new database is meant, which knows none of the orders and "
+            f"keys of the old one, remove {path}"
+        )
+
+
+def _kept_outside(settings: Settings) -> tuple[Path, SignedHead] | None:
+    """The head of the configured database in the state folder, with its path; None if there is none."""
     place = database_place(settings)
     for path in sorted(settings.state_dir.glob("head-*.json")):
         head = _readable_head(LocalHeadFile(path))
         if head is not None and head.database == place:
-            raise CannotStart(
-                f"there is no database in {place}, but there was one, up to seq {head.seq} ({path}). Mount its volume "
-                "or put the database back; if a new database is meant, which knows none of the orders and keys of the "
-                f"old one, remove {path}"
-            )
+            return path, head
+    return None
+
+
+class Reset(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reset deletes."""
+
+    folder: Path
+    files: list[Path]
+    bytes: int
+
+
+@contextmanager
+def resetting(settings: Settings) -> Iterator[Reset]:
+    """Yield what is in the data folder, and delete it at the end; CannotStart unless all its orders were on paper.
+
+    The secrets stay, and so do the tokens that were made with them.
+    """
+    folder, path = settings.data_dir, sqlite_path(settings)
+    if settings.database_url is not None:
+        raise CannotStart(
+            "a reset deletes a data folder with SQLite: on PostgreSQL, drop the database and create it anew"
+        )
+    kept = _kept_outside(settings)
+    if kept is not None or settings.sends_elsewhere:
+        why = "a venue outside this process is set" if kept is None else f"a venue may have its orders ({kept[0]})"
+        raise CannotStart(
+            f"{folder.absolute()} is not deleted, because {why}: without the database a repeated key would be executed "
+            "again. Move the folder aside instead"
+        )
+    if not folder.exists():
+        yield Reset(folder=folder.absolute(), files=[], bytes=0)
+        return
+    lock = lock_beside(path)
+    if lock is None:
+        raise AlreadyRunning(f"a process uses {folder.absolute()}: stop it first")
+    try:
+        audit = settings.audit_path
+        found = {*own_files(folder), *filter(Path.exists, (audit, head_path_of(audit)))}
+        files = sorted(file for file in found if file.name not in _SECRETS and file.suffix != ".lock")
+        yield Reset(folder=folder.absolute(), files=files, bytes=sum(file.stat().st_size for file in files))
+        for file in files:
+            file.unlink(missing_ok=True)
+    finally:
+        os.close(lock)
 
 
 def audit_head(path: Path) -> SignedHead | None:
@@ -247,12 +309,17 @@ async def upgrade_database(settings: Settings, *, rebuilding: bool = False) -> i
     return await _upgrade(settings)
 
 
-async def upgrade_if_new(settings: Settings) -> None:
-    """Create the schema in an empty database; an older schema is upgraded only by `switchyard db upgrade`."""
+async def upgrade_if_new(settings: Settings) -> bool:
+    """Create the schema in an empty database, and return whether it was empty.
+
+    An older schema is upgraded only by `switchyard db upgrade`.
+    """
     prepare_data_folder(settings.data_dir)
-    if await _is_new(settings):
+    is_new = await _is_new(settings)
+    if is_new:
         check_none_is_missing(settings)
         await _upgrade(settings)
+    return is_new
 
 
 async def _upgrade(settings: Settings) -> int:

@@ -63,6 +63,7 @@ async def start_head(core: Core, stack: AsyncExitStack) -> None:
     )
     await keeper.open()
     stack.push_async_callback(keeper.close)
+    await keeper.run_once()  # before the first send
     core.supervisor.start(stack, "head", keeper.run)
 
 

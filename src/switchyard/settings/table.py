@@ -33,8 +33,9 @@ SETTINGS: tuple[Setting, ...] = (
             "from this machine only."),
     Setting("SWITCHYARD_STATE_DIR", "state_dir", None, Path,
             "Folder outside the data folder for a signed copy of the journal's head, by which a restored older data "
-            "folder or database, or an empty one in its place, is noticed before anything is sent. Unset: `switchyard` "
-            "in `$XDG_STATE_HOME`, else in `~/.local/state`."),
+            "folder or database, or an empty one in its place, is noticed before anything is sent. The copy begins with the "
+            "first start that has a venue outside the process or PostgreSQL. Unset: `switchyard` in `$XDG_STATE_HOME`, else "
+            "in `~/.local/state`."),
     Setting("SWITCHYARD_PORT", "port", "8081", parse.whole(0, 65535),
             "TCP port of the gateway; `0` chooses a free port."),
     Setting("SWITCHYARD_ALLOWED_HOSTS", "allowed_hosts", "", parse.host_names,
@@ -402,3 +403,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """None unless a collector is named."""
     unknown_names: tuple[str, ...]
     """Variables with a prefix that other programs use too, and that are not settings."""
+
+    @property
+    def sends_elsewhere(self) -> bool:
+        """Whether orders may leave this process: a venue is outside of it, or other processes use the same database."""
+        return self.database_url is not None or any(venue.url != "paper:" for venue in self.venues)

@@ -95,6 +95,15 @@ def tighten(folder: Path) -> None:
         log.warning("data_folder_mode_not_changed", path=str(error.filename), error=error.strerror)
 
 
+def own_files(folder: Path) -> list[Path]:
+    """The files in the data folder and its subfolders that are ours by their names."""
+    return [
+        path
+        for path in _own_paths(folder)
+        if path.is_file() and path.relative_to(folder).parts[0].startswith(_OWN_NAMES)
+    ]
+
+
 def _own_paths(folder: Path) -> Iterator[Path]:
     """The folder, its files and its two subfolders with theirs; no link is followed."""
     yield folder

@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(database, name="db")
     app.add_typer(audit, name="audit")
     app.command()(replay)
+    app.command()(reset)
 
 
 @database.command()
@@ -184,3 +185,29 @@ def _existing(path: Path) -> Path:
     if not path.is_file():
         raise typer.BadParameter(f"{path} is not a file", param_hint="PATH")
     return path
+
+
+def reset(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Delete the data folder's orders, books and rechecks, to try things out anew; tokens stay valid.
+
+    Only while all its orders were on paper: the orders of a venue outside this process must not be forgotten.
+    """
+    from switchyard.bootstrap import resetting
+
+    with resetting(load_settings()) as found:
+        if not found.files:
+            typer.echo(f"{found.folder} has nothing to delete", err=True)
+        elif not yes:
+            typer.echo(
+                f"This deletes all orders, keys, positions, books, strategies and rechecks in {found.folder}: "
+                f"{len(found.files)} files, {found.bytes // 1024} KiB",
+                err=True,
+            )
+            typer.confirm("Delete them?", abort=True, err=True)
+    if json:
+        print_json({"folder": str(found.folder), "files": [str(file) for file in found.files]})
+    elif found.files:
+        typer.echo(f"deleted {len(found.files)} files in {found.folder}")

@@ -129,8 +129,7 @@ async def _serve(
 
     if role != "worker":
         _check_port(settings.host, settings.port, "SWITCHYARD_PORT", " with --port")
-    if role == "up":
-        await upgrade_if_new(settings)
+    is_new = role == "up" and await upgrade_if_new(settings)
     # After the database: if another `up` has it, that is the cause, and its port only a consequence.
     if role == "up" and settings.backoffice:
         _check_port(
@@ -158,7 +157,7 @@ async def _serve(
             await _work(settings, engine)
         else:
             async with running_office(engine, environment) as office, serving_commands(settings, engine):
-                await _serve_http(settings, engine, role, office)
+                await _serve_http(settings, engine, role, office, is_new=is_new)
     if engine.failure is not None:
         raise engine.failure
 
@@ -187,7 +186,9 @@ async def _work(settings: Settings, engine: "Engine") -> None:
         await server.stop(grace_seconds=5.0)
 
 
-async def _serve_http(settings: Settings, engine: "Engine", role: "Role", office: "OfficeProcess | None") -> None:
+async def _serve_http(
+    settings: Settings, engine: "Engine", role: "Role", office: "OfficeProcess | None", *, is_new: bool
+) -> None:
     from switchyard.client.address import gateway_url
     from switchyard.entrypoints.http.app import build_server
 
@@ -201,7 +202,7 @@ async def _serve_http(settings: Settings, engine: "Engine", role: "Role", office
         if role == "up" and settings.log_format != "json":
             books_url = None if office is None else office.url
             with contextlib.suppress(OSError):
-                typer.echo(welcome(settings, engine.wall_clock, url, server.port, books_url))
+                typer.echo(welcome(settings, engine.wall_clock, url, server.port, books_url, is_new=is_new))
         else:
             say(settings, f"switchyard {role} is listening on {url}", "listening", role=role, url=url)
         await engine.stop.wait()

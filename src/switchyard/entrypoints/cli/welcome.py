@@ -15,8 +15,8 @@ FIRST_TOKEN_TTL = timedelta(hours=24)
 FIRST_ACCOUNT = "demo"
 
 
-def welcome(settings: "Settings", clock: "Clock", url: str, port: int, books_url: str | None) -> str:
-    """The address, a token or how to get one, and a first order.
+def welcome(settings: "Settings", clock: "Clock", url: str, port: int, books_url: str | None, *, is_new: bool) -> str:
+    """The address, where the data is and whether it is new, a token or how to get one, and a first order.
 
     A token is shown on a terminal only, because a file keeps it; and only if its secret is our own, because a
     configured one is used elsewhere too.
@@ -36,9 +36,11 @@ def welcome(settings: "Settings", clock: "Clock", url: str, port: int, books_url
 See it booked:  curl -sS {books_url}/positions -H "Authorization: Bearer {token}\""""
     )
     page = f"\nIn a browser:   {url}/dashboard, with the token" if settings.dashboard else ""
-    store = "PostgreSQL" if settings.database_url else f"SQLite in {settings.data_dir}/"
+    store = "PostgreSQL" if settings.database_url else f"SQLite in {settings.data_dir.absolute()}/"
+    state = "a new database" if is_new else "the data of earlier runs"
     return f"""
-Switchyard is up: {url} (orders durable in {store}; Ctrl-C stops it)
+Switchyard is up: {url} (Ctrl-C stops it)
+Orders are durable in {store}, {state}.
 
 {intro}
 

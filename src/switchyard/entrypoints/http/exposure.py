@@ -29,9 +29,7 @@ def do_order_needs_token(settings: Settings, sends: bool) -> bool | None:
     if settings.do_requires_token is not None:
         return settings.do_requires_token
     # A proxy on this machine may leave no sign of itself, so real orders are never accepted by the address alone.
-    sends_all = sends and settings.database_url is None
-    is_paper = sends_all and all(venue.url == "paper:" for venue in settings.venues)
-    return None if is_paper and is_loopback(settings.host) else True
+    return None if sends and not settings.sends_elsewhere and is_loopback(settings.host) else True
 
 
 def warn_of_exposure(settings: Settings, sends: bool) -> None:
