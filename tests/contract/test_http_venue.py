@@ -927,6 +927,11 @@ SHOWN: list[dict[str, Any]] = [
     {"errors": [{"detail": {"orders": [order_response()]}}]},
     order_response(),
     {"status": "filled"},
+    {"client_order_id": "one", "status": "ACCEPTED"},
+    {"client_order_id": "one", "broker_order_id": "brk-1"},
+    {"client_order_id": "one", "accepted_at": "2026-01-05T09:00:00Z"},
+    {"client_order_id": "one", "fill": {"exec_id": "e", "qty": 1}},
+    {"order": {"client_order_id": "two", "replaced_by": "one"}},
 ]
 
 
@@ -988,7 +993,8 @@ async def denied(venue: HttpVenue, what: str) -> bool:
     """Whether the venue is believed that it has not taken the request, or does not have the order."""
     if what == "lookup":
         try:
-            return await venue.find_by_client_order_id(ID) is None
+            found = await venue.find_by_client_order_id(ID)
+            return found is None or found.status in ("REJECTED", "CANCELED", "EXPIRED")
         except VenueUnavailable:
             return False
     requests = {"order": venue.submit(ORDER), "cancel": venue.cancel(ORDER), "amend": venue.amend(ORDER, AMEND)}
@@ -1012,6 +1018,9 @@ DENIALS = [
     ("amend", 404, {"error": "UNKNOWN_ORDER"}),
     ("amend", 409, {"error": "STALE_AMEND"}),
     ("lookup", 404, {"error": "UNKNOWN_ORDER"}),
+    ("lookup", 200, order_response(status="rejected")),
+    ("lookup", 200, order_response(status="canceled")),
+    ("lookup", 200, order_response(status="expired")),
 ]
 SECOND = reply(200, order_response())
 ENDINGS: dict[str, Reply] = {

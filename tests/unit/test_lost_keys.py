@@ -12,7 +12,7 @@ from switchyard.domain import decisions
 from switchyard.domain.decisions import request_cancel
 from switchyard.domain.ids import KillId, VenueClientOrderId, VenueName
 from switchyard.domain.orders.amends import Amend
-from switchyard.domain.orders.keys import AMEND_ORDER, DERIVED_ORDER, DO_ORDER
+from switchyard.domain.orders.keys import AMEND_ORDER, DERIVED_CLOSE, DERIVED_ORDER, DO_ORDER
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxRow
 from switchyard.domain.orders.reasons import DoubtCode
@@ -158,6 +158,19 @@ async def test_an_order_is_not_called_absent_while_a_venue_of_its_route_cannot_p
         await keys.find(order)
 
 
+@pytest.mark.parametrize("operation", [DO_ORDER, DERIVED_ORDER, DERIVED_CLOSE])
+async def test_an_order_is_not_called_absent_while_its_venue_cannot_prove_that_it_lacks_the_later_ids_of_its_key(
+    operation: str,
+) -> None:
+    venue = ScriptedVenue("permanent")
+    keys = LostKeys(lost_keys(ManualClock()).history, {venue.name: cast(Venue, venue)})
+    assert await keys.find(keyed(operation)) is None
+    venue.capabilities = replace(venue.capabilities, lookup="open")
+    with pytest.raises(VenueUnavailable):
+        await keys.find(keyed(operation))
+    assert await keys.find(keyed("orders")) is None
+
+
 def test_a_close_is_looked_up_also_where_the_venue_recognises_its_id() -> None:
     order, row = order_and_row()
     assert lost_keys(ManualClock(), "permanent").must_ask(replace(order, reduce_only=True), row)
@@ -225,6 +238,24 @@ async def test_a_repeated_key_is_sent_only_where_its_venue_recognises_it_or_prov
     if not is_sent:
         await setup.resolve(after=WINDOW * 2)
         assert (await setup.send()).order.status == "UNKNOWN" and setup.sent_count() == 0
+
+
+@pytest.mark.parametrize("operation", [DO_ORDER, DERIVED_ORDER, DERIVED_CLOSE])
+@pytest.mark.parametrize("lookup", ["none", "open", "all"])
+async def test_a_venue_that_recognises_an_id_must_prove_that_it_lacks_the_later_ids_of_a_key_that_is_used_again_soon(
+    operation: str, lookup: Lookup
+) -> None:
+    setup = Restored("permanent", lookup=lookup)
+    change = an_accept(key="k", now=setup.clock.now())
+    [order] = change.orders
+    await setup.commit(replace(change, orders=(replace(order, operation=operation),)))
+    setup._order_id = order.order_id
+    state = await setup.send()
+    assert setup.sent_count() == (lookup == "all")
+    assert state.order.status == ("WORKING" if lookup == "all" else "UNKNOWN")
+    await setup.resolve(after=WINDOW * 2)
+    await setup.send()
+    assert setup.sent_count() == (lookup == "all")
 
 
 async def test_an_order_that_a_lookup_of_open_orders_finds_goes_on_there() -> None:

@@ -111,7 +111,8 @@ class LostKeys:
         """Return the order of the lost history, wherever it is, for an order in doubt that was not sent from here.
 
         Its own venue and id come first, then the latest id. Raises VenueUnavailable if another venue of its route
-        cannot be asked, cannot prove that it lacks the order, or may still get requests of the lost history.
+        cannot be asked, cannot prove that it lacks the order, or may still get requests of the lost history; also if
+        its own venue cannot prove that it lacks the later ids of a key that is used again soon.
         """
         own, *others = self._ids_at(order, [order.venue, *self._others(order)], with_own=True)
         if (found := await self._first_of([own])) is not None:
@@ -121,7 +122,7 @@ class LostKeys:
                 raise VenueUnavailable(f"{venue} was not read yet")
         if (found := await self._first_of(others)) is not None:
             return found
-        for venue in self._others(order):
+        for venue in [*self._others(order), *([order.venue] if order.operation in _REUSING else [])]:
             if not self._proves_absence(venue):
                 raise VenueUnavailable(f"{venue} cannot prove that it lacks the order")
         return None
@@ -145,11 +146,12 @@ class LostKeys:
     def _can_tell(self, order: Order) -> bool:
         """Whether a second copy of the order does no harm, or the venues prove that they do not have the first one.
 
-        A lookup of open orders never proves that: the order may have been filled.
+        A lookup of open orders never proves that: the order may have been filled. A venue recognises the order's own
+        id, and not the later ids of a key that is used again soon.
         """
-        own = self._venues[order.venue].capabilities
-        is_recognised = own.dedupe == "permanent" or self._proves_absence(order.venue)
-        return is_recognised and all(map(self._proves_absence, self._others(order)))
+        is_recognised = self._venues[order.venue].capabilities.dedupe == "permanent" and order.operation not in _REUSING
+        asked = self._others(order) if is_recognised else [order.venue, *self._others(order)]
+        return all(map(self._proves_absence, asked))
 
     def _proves_absence(self, venue: VenueName) -> bool:
         return venue in self._venues and self._venues[venue].capabilities.proves_absence

@@ -37,6 +37,11 @@ FINAL_ERRORS: Final[FinalErrors] = frozenset({(400, None), (401, None), (403, No
 _NAMES: Final = frozenset({"client_order_id", "idempotency_key"})
 # The states of an order that the broker has taken.
 _TAKEN: Final = frozenset(BROKER_STATUS.values()) - {"rejected"}
+# Members that only an order which the broker has taken has; an order that it rejected may have the first ones, too.
+_TAKEN_MEMBERS: Final = frozenset({"broker_order_id", "accepted_at", "amended_by", "replaced_by"})
+_FILLED_MEMBERS: Final = frozenset({"filled_qty", "fills", "fill", "exec_id"})
+# Words of an answer that ends an order.
+_ENDS: Final = (b"rejected", b"canceled", b"expired")
 
 _Members = list[tuple[str, object]]
 
@@ -112,6 +117,11 @@ def may_deny(status: int, body: bytes) -> bool:
     return status >= 400 or b"rejected" in body
 
 
+def may_end(status: int, body: bytes) -> bool:
+    """Whether the answer to a lookup may say that the order has ended, or that the broker does not have it."""
+    return status >= 400 or any(word in body for word in _ENDS)
+
+
 def named_orders(body: bytes) -> set[str] | None:
     """The client order ids that the body names, wherever they are; None if it is neither empty nor JSON."""
     objects = _objects(body)
@@ -150,11 +160,11 @@ def _unless_shown(outcome: SendOutcome, exchange: Exchange, shows: Callable[[_Me
 
 def _shows_taken(members: _Members) -> bool:
     """Whether the object shows an order that the broker has taken, whatever became of it since."""
-    return any(
-        (name == "status" and isinstance(value, str) and value in _TAKEN)
-        or (name in ("filled_qty", "fills") and bool(value))
-        for name, value in members
-    )
+    statuses = {value.lower() for name, value in members if name == "status" and isinstance(value, str)}
+    shown = {name for name, value in members if value}
+    if statuses & _TAKEN or shown & _FILLED_MEMBERS:
+        return True
+    return "rejected" not in statuses and bool(shown & _TAKEN_MEMBERS)
 
 
 def _names_carried_out(amend_id: VenueClientOrderId, members: _Members) -> bool:

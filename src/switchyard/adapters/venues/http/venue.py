@@ -26,6 +26,7 @@ from switchyard.adapters.venues.http.outcomes import (
     decoded,
     describe,
     may_deny,
+    may_end,
     named_orders,
     shows,
     shows_taken_order,
@@ -386,7 +387,7 @@ class HttpVenue(OneByOne):
         """
         legs: list[OrderResponse] = []
         for _ in range(AMENDS_MAX + 1):
-            response = self._found(client_id, await self._query(_path(client_id), ORDER_BYTES_MAX, may_deny))
+            response = self._found(client_id, await self._query(_path(client_id), ORDER_BYTES_MAX, may_end))
             if response is None and legs:
                 raise VenueUnavailable(f"{self._name}: it names {client_id} as the successor of an order, and lacks it")
             if response is None:
@@ -398,14 +399,20 @@ class HttpVenue(OneByOne):
         raise VenueUnavailable(f"{self._name}: the orders that replace each other do not end: {client_id}")
 
     def _found(self, client_id: VenueClientOrderId, exchange: Exchange) -> OrderResponse | None:
-        """The order in the answer to a lookup, None if the broker itself says that it is unknown."""
+        """The order in the answer to a lookup, None if the broker itself says that it is unknown.
+
+        An answer that ends the order must be the only response on its connection, as one that denies it.
+        """
         if _is_ok(exchange):
             response = decoded(exchange.body, OrderResponse)
+            is_proof = exchange.is_only_response or not may_end(exchange.status, exchange.body)
             if response is not None and client_id in (
                 response.client_order_id or response.idempotency_key,
                 response.amended_by,
             ):
-                return response
+                is_contradicted = response.status == "rejected" and shows_taken_order(exchange.body)
+                if is_proof and not is_contradicted:
+                    return response
         elif isinstance(exchange, BrokerResponse) and exchange.is_only_response and _is_unknown(client_id, exchange):
             return None
         raise self._unavailable(exchange)
