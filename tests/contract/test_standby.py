@@ -56,8 +56,9 @@ async def servers(pair: tuple[PostgresServer, PostgresServer]) -> Replicated:
 
 @pytest.fixture
 async def database(servers: Replicated) -> AsyncIterator[PostgresDatabase]:
-    """The database as another process sees it, which has read it before."""
+    """The database as another process sees it, which has read it before and takes every setting as applied."""
     database = await PostgresDatabase.open(servers.url)
+    database.journal._reader.barrier._settled_seconds = 0
     await database.journal.head(0)
     yield database
     await database.close()
@@ -207,6 +208,46 @@ async def test_without_a_synchronous_standby_nothing_is_written_and_a_setting_ho
 
     with pytest.raises(JournalUnavailable):
         await database.queries.order(change.orders[0].order_id)
+
+
+@pytest.mark.parametrize("by", ["read", "append"])
+async def test_what_did_not_wait_under_a_setting_that_is_not_applied_yet_is_not_remembered_as_confirmed(
+    servers: Replicated, stack: AsyncExitStack, by: str
+) -> None:
+    database = await PostgresDatabase.open(servers.url)
+    stack.push_async_callback(database.close)
+    await set_standby_names(servers.url, "")
+    change = an_accept()
+    if by == "read":
+        await commit(database.journal, change)
+    await asyncio.to_thread(servers.standby.stop)
+    async with servers.unapplied_settings():
+        await set_standby_names(servers.url, STANDBY)
+        await database.journal.head(0)
+        if by == "append":
+            await commit(database.journal, change)
+    await servers.until_commits_wait()
+
+    with pytest.raises(JournalUnavailable):
+        await database.queries.order(change.orders[0].order_id)
+
+
+async def test_until_a_setting_is_settled_each_read_writes_a_record_of_its_own(
+    servers: Replicated, stack: AsyncExitStack
+) -> None:
+    database = await PostgresDatabase.open(servers.url)
+    stack.push_async_callback(database.close)
+    await commit(database.journal, an_accept())
+    before = await servers.writes()
+    for _ in range(3):
+        await database.journal.head(0)
+    assert await servers.writes() - before == 3
+
+    database.journal._reader.barrier._settled_seconds = 0
+    await database.journal.head(0)
+    before = await servers.writes()
+    await database.journal.head(0)
+    assert await servers.writes() == before
 
 
 async def test_a_recheck_is_acknowledged_once_the_standby_has_it(servers: Replicated, stack: AsyncExitStack) -> None:

@@ -1,7 +1,9 @@
 """A PostgreSQL primary and its synchronous standby, and what makes a commit visible that only the primary has."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -17,6 +19,8 @@ Exposure = Literal["cancelled", "terminated", "crashed"]
 _WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%append_group%'"
 
 _CANCEL = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' LIMIT 1"
+
+_CHECKPOINTER = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
 
 
 class Replicated:
@@ -51,6 +55,20 @@ class Replicated:
         """Return when commits wait for the standby, and it is connected."""
         await until(self._is_synchronous)
 
+    @asynccontextmanager
+    async def unapplied_settings(self) -> AsyncIterator[None]:
+        """Keep the server from applying changes of its standbys' names, which sessions see: stops its checkpointer."""
+        [(checkpointer,)] = await self.on_primary(_CHECKPOINTER)
+        os.kill(checkpointer, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(checkpointer, signal.SIGCONT)
+
+    async def until_commits_wait(self) -> None:
+        """Return when the server has applied the names of its standbys, none of which is connected."""
+        await until(self._has_commit_waited)
+
     async def until_waiting(self) -> None:
         """Return when an append waits for the standby."""
         await until(self._is_waiting)
@@ -79,6 +97,16 @@ class Replicated:
 
     async def _is_waiting(self) -> bool:
         return bool(await self.on_primary(_WAITING))
+
+    async def _has_commit_waited(self) -> bool:
+        connection = await asyncpg.connect(self.url)
+        try:
+            await connection.execute("SELECT pg_logical_emit_message(true, 'test', '')", timeout=0.2)
+        except TimeoutError:
+            return True
+        finally:
+            await connection.close()
+        return False
 
     async def _is_synchronous(self) -> bool:
         found = await self.on_primary("SELECT FROM pg_stat_replication WHERE sync_state = 'sync'")

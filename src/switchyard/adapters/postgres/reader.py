@@ -41,6 +41,11 @@ CONNECTIONS_MAX = 8
 CONFIRM_SECONDS_MAX = 5.0
 RETRY_SECONDS = 0.1
 
+# Sessions see a change of `synchronous_standby_names` before the server applies it: commits wait by the new setting
+# only once the checkpointer has read it, and the sender to a former standby releases them until it has read it too.
+# Both take seconds on a busy server.
+SETTLED_SECONDS = 60.0
+
 # The server's function that waits for the synchronous standby. If the wait is cancelled, it warns, and the commit is
 # reported as successful although only this server has it. The warning has no SQLSTATE of its own, and its text is
 # translated; the place in the source is neither.
@@ -59,9 +64,10 @@ _TIMELINE = "left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)"
 _CHECK = f"""
 WITH visible AS MATERIALIZED (
     SELECT current_setting('synchronous_standby_names') AS names, ({{heads}}) AS heads,
-        pg_conf_load_time()::text AS loaded
+        pg_conf_load_time()::text AS loaded,
+        clock_timestamp() - pg_conf_load_time() >= make_interval(secs => $2) AS is_settled
 )
-SELECT names, heads, loaded, {_TIMELINE} AS timeline,
+SELECT names, heads, loaded, is_settled, {_TIMELINE} AS timeline,
     CASE WHEN $1::boolean THEN pg_logical_emit_message(true, 'switchyard', '') END AS written
 FROM visible
 """
@@ -91,12 +97,18 @@ class ReadBarrier:
         heads: str = NO_HEADS,
         *,
         seconds_max: float = CONFIRM_SECONDS_MAX,
+        settled_seconds: float = SETTLED_SECONDS,
     ) -> None:
-        """`on_promotion`: closes the connections of reads, which may still lead to the primary of before."""
+        """Connect at the first check.
+
+        `on_promotion` closes the connections of reads, which may still lead to the primary of before.
+        `settled_seconds`: the age of the server's configuration from which on what it confirms is remembered.
+        """
         self._url = url
         self._on_promotion = on_promotion
         self._sql = _CHECK.format(heads=heads)
         self._seconds_max = seconds_max
+        self._settled_seconds = settled_seconds
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
@@ -106,8 +118,10 @@ class ReadBarrier:
         self._is_local_only = False
         self._era: tuple[str, str] | None = None
         """The setting `synchronous_standby_names` of the last check, and when its session loaded the configuration."""
+        self._is_settled = False
+        """Whether the server applies this setting for certain: before that, no heads are remembered."""
         self._heads: str | None = None
-        """The newest heads that were confirmed in this era."""
+        """The newest heads that were confirmed in this era, once it was settled."""
         self._timeline: str | None = None
         """Of the server of the last check; a promotion begins a new one. Known before the first read."""
 
@@ -119,7 +133,8 @@ class ReadBarrier:
     def note_committed(self, heads: str, names: str) -> None:
         """Take the heads after an append as known, if its commit waited for the standbys of the last check."""
         if self._era is not None and self._era[0] == names:
-            self._heads = heads
+            if self._is_settled:
+                self._heads = heads
         else:
             self._era = self._heads = None
 
@@ -227,6 +242,7 @@ class ReadBarrier:
         if era != self._era:
             # An empty setting ends the waits without a warning, and may be set again before anyone reads it.
             self._era, self._heads = era, None
+        self._is_settled = found["is_settled"]
         known = self._heads
         if found["names"] and (must_write or known is None or known != found["heads"]):
             # In a statement of its own: `confirm_earlier` has to know the setting also while no standby answers.
@@ -236,13 +252,14 @@ class ReadBarrier:
         if self._timeline != found["timeline"]:
             await self._on_promotion()
         self._timeline = found["timeline"]
-        if self._heads == known:  # no append of this process has ended meanwhile, with newer heads
+        # Otherwise an append of this process has ended meanwhile, with newer heads.
+        if self._is_settled and self._heads == known:
             self._heads = found["heads"]
         return True
 
     async def _ask(self, connection: Connection, deadline: float, *, write: bool) -> Record:
         seconds_left = deadline - asyncio.get_running_loop().time()
-        return await connection.fetchrow(self._sql, write, timeout=seconds_left)
+        return await connection.fetchrow(self._sql, write, self._settled_seconds, timeout=seconds_left)
 
     def _notice(self, _: Connection, message: asyncpg.PostgresLogMessage) -> None:
         """Called for each warning of the server, and before the call that it belongs to returns."""
