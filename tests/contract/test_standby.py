@@ -9,21 +9,25 @@ from typing import Any
 
 import pytest
 
-from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
+from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, enter
+from switchyard.adapters.backoffice.postgres.lookup import PostgresLedgerLookup
+from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.reader import CONNECTIONS_MAX, Reader
+from switchyard.domain.books.entries import Adoption
 from switchyard.domain.books.manual import ManualEntry
 from switchyard.domain.errors import JournalUnavailable, NotReplicated, OutcomeUnknown
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.lines import Place
 from switchyard.domain.orders.keys import CANCEL_ALL, PLACE_ORDER, KeyEntry
 from switchyard.flow.intake.order_intake import IdempotentRequest, KeyCache
 from switchyard.flow.readers.stream import StreamHub
-from switchyard.ports.books import LedgerUnavailable
+from switchyard.ports.books import EntryFilter, LedgerUnavailable
 from switchyard.ports.queries import OrderFilter, UnfinishedFilter
 from switchyard.ports.strategies import PdcaUnavailable
 from tests.support.build import ACCOUNT, an_accept
@@ -272,11 +276,31 @@ async def test_a_recheck_is_acknowledged_once_the_standby_has_it(servers: Replic
     assert (await other.create(request, "key", "digest", ["a"])).replayed
 
 
-async def test_an_entry_of_a_person_is_acknowledged_once_the_standby_has_it(
+def answers(ledger: PostgresLedger) -> dict[str, Callable[[], Awaitable[Any]]]:
+    """Reads of the books that are answered to people."""
+    reports, lookup, day = PostgresLedgerReports(ledger), PostgresLedgerLookup(ledger), START.date()
+    return {
+        "entries": lambda: ledger.entries(EntryFilter(account_id=OWNER)),
+        "entries of the strategy": lambda: ledger.strategy_entries(OWNER, "", None, 10),
+        "holdings": lambda: ledger.holdings(OWNER, "", "", 10),
+        "balances": lambda: ledger.balances(OWNER, "", 10),
+        "adoptions": lambda: ledger.adoptions(),
+        "orphans": lambda: ledger.orphans((AccountId(""), 0), 10),
+        "results": lambda: reports.results(OWNER, "day", (day, day), ("", ""), 10),
+        "closing balances": lambda: reports.closing_balances(OWNER, day, "", 10),
+        "closing holdings": lambda: reports.closing_holdings(OWNER, day, ("", ""), 10),
+        "open holdings": lambda: reports.open_holdings(OWNER, False, 10),
+        "account": lambda: lookup.find_account(OWNER),
+        "tables": lambda: lookup.tables(OWNER),
+    }
+
+
+async def test_an_entry_of_a_person_is_acknowledged_and_shown_once_the_standby_has_it(
     servers: Replicated, stack: AsyncExitStack
 ) -> None:
-    ledger = await PostgresLedger.open(servers.url)
+    ledger, other = [await PostgresLedger.open(servers.url) for _ in range(2)]
     stack.push_async_callback(ledger.close)
+    stack.push_async_callback(other.close)
     deposit = ManualEntry(
         type="Deposit", account_id=OWNER, key="k1", by="ann", reason="a test", currency="JPY", amount=Decimal(1)
     )
@@ -284,11 +308,56 @@ async def test_an_entry_of_a_person_is_acknowledged_once_the_standby_has_it(
     entering = asyncio.create_task(ledger.enter(deposit, START))
     await until(servers.cancel_one)  # the wait of its commit, which then is visible
 
-    with pytest.raises(LedgerUnavailable):
+    with pytest.raises(OutcomeUnknown):
         await entering
+    with pytest.raises(OutcomeUnknown):
+        await other.enter(deposit, START)
+    reads = answers(other)
+    shown = await asyncio.gather(*(read() for read in reads.values()), return_exceptions=True)
+    kinds = {name: type(result) for name, result in zip(reads, shown, strict=True)}
+    assert kinds == dict.fromkeys(reads, LedgerUnavailable)
 
     servers.standby.start()
     await servers.until_synchronous()
+    assert (await other.enter(deposit, START)).repeated
+    assert await other.balances(OWNER, "", 10)
+
+
+async def test_an_adoption_is_acknowledged_once_the_standby_has_it(servers: Replicated, stack: AsyncExitStack) -> None:
+    ledger = await PostgresLedger.open(servers.url)
+    stack.push_async_callback(ledger.close)
+    adoption = Adoption(epoch=2, after_seq=0, first_seq=1, by="ann", reason="a test", at=START)
+    await asyncio.to_thread(servers.standby.stop)
+    adopting = asyncio.create_task(ledger.adopt(adoption, "journal", Place()))
+    await until(servers.cancel_one)
+
+    with pytest.raises(OutcomeUnknown):
+        await adopting
+
+    servers.standby.start()
+    await servers.until_synchronous()
+    assert await ledger.adoptions() == [adoption]
+
+
+@pytest.mark.parametrize("lost", [TimeoutError(), ConnectionResetError()])
+async def test_an_entry_whose_commit_is_not_answered_may_be_booked(
+    servers: Replicated, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, lost: Exception
+) -> None:
+    ledger = await PostgresLedger.open(servers.url)
+    stack.push_async_callback(ledger.close)
+
+    async def commits_unanswered(*arguments: Any) -> Any:
+        await enter(*arguments)
+        raise lost
+
+    deposit = ManualEntry(
+        type="Deposit", account_id=OWNER, key="k1", by="ann", reason="a test", currency="JPY", amount=Decimal(1)
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{PostgresLedger.__module__}.enter", commits_unanswered)
+        with pytest.raises(OutcomeUnknown):
+            await ledger.enter(deposit, START)
+
     assert (await ledger.enter(deposit, START)).repeated
 
 

@@ -300,8 +300,9 @@ class ManualLedger(Protocol):
     async def enter(self, wanted: ManualEntry, at: datetime) -> Entered:
         """Book an entry by a person at the end of its account's chain; durable on return.
 
-        Raises InvalidField, ManualConflict where the key was used for something else, and LedgerUnavailable. A ledger
-        with a clock of its own rejects a time that is ahead of it.
+        Raises InvalidField, ManualConflict where the key was used for something else, LedgerUnavailable where nothing
+        was booked, and OutcomeUnknown where it may be: the same key books once. A ledger with a clock of its own
+        rejects a time that is ahead of it.
         """
         ...
 

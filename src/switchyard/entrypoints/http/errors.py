@@ -169,7 +169,7 @@ _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (Unavailable, 503, "REJECTED"),
     (Exception, 500, "ERROR"),
 )
-_OUTCOME_UNKNOWN = "the order may or may not have been placed: repeat the request with the same Idempotency-Key"
+_OUTCOME_UNKNOWN = "the request may or may not have taken effect: repeat it with the same key"
 _READS = frozenset({"GET", "HEAD"})
 _STATUS_LINES = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 

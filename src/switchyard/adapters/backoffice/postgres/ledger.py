@@ -53,7 +53,7 @@ from switchyard.domain.books.postings import (
     touched_by,
     touched_by_late,
 )
-from switchyard.domain.errors import CannotStart, SchemaMismatch
+from switchyard.domain.errors import CannotStart, OutcomeUnknown, SchemaMismatch
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.lines import GENESIS, BusEvent, SourcePosition
 from switchyard.ports.books import (
@@ -320,7 +320,7 @@ class PostgresLedger:
         """Every source that was ever claimed."""
         return [
             SourceState(source, position_decoder.decode(position), generation, read_at)
-            for source, position, generation, read_at in await self.rows(schema.SOURCES)
+            for source, position, generation, read_at in await self._unconfirmed_rows(schema.SOURCES)
         ]
 
     async def reset(self, source: str, start: SourcePosition) -> None:
@@ -330,12 +330,12 @@ class PostgresLedger:
 
     async def count(self) -> int:
         """The number of entries of all accounts."""
-        [(count,)] = await self.rows(schema.COUNT)
+        [(count,)] = await self._unconfirmed_rows(schema.COUNT)
         return int(count)
 
     async def halted(self, limit: int) -> list[HaltedAccount]:
         """The accounts that have halted."""
-        return [HaltedAccount(*row) for row in await self.rows(schema.HALTED, limit)]
+        return [HaltedAccount(*row) for row in await self._unconfirmed_rows(schema.HALTED, limit)]
 
     async def entries(self, wanted: EntryFilter) -> list[StoredEntry]:
         """Entries in order of their numbers."""
@@ -364,8 +364,7 @@ class PostgresLedger:
 
     async def enter(self, wanted: ManualEntry, at: datetime) -> Entered:
         """Book an entry by a person."""
-        # Unlike the entries of events, it cannot be booked again from the journal.
-        async with self._barrier.confirmed(LedgerUnavailable), self._connection() as connection:
+        async with self._writing_of_people() as connection:
             return await enter(connection, wanted, at)
 
     async def carry(self, entry: LedgerEntry) -> None:
@@ -375,7 +374,7 @@ class PostgresLedger:
 
     async def adopt(self, adoption: Adoption, source: str, position: SourcePosition) -> int:
         """Follow the journal of a new epoch."""
-        async with self._barrier.confirmed(LedgerUnavailable), self._connection() as connection:
+        async with self._writing_of_people() as connection:
             return await adopt(connection, adoption, source, position)
 
     async def adoptions(self) -> list[Adoption]:
@@ -392,13 +391,33 @@ class PostgresLedger:
         return [StoredEntry(*row) for row in rows]
 
     async def rows(self, sql: str, *values: Any) -> list[Record]:
-        """All rows of a bounded query; none for a value that no row can have, such as a NUL character."""
+        """All rows of a bounded query, once the synchronous standby has them; raises LedgerUnavailable.
+
+        None for a value that no row can have, such as a NUL character.
+        """
+        async with self._barrier.confirmed(LedgerUnavailable):
+            return await self._unconfirmed_rows(sql, *values)
+
+    async def _unconfirmed_rows(self, sql: str, *values: Any) -> list[Record]:
+        """The same without the barrier, for what is derived from the journal alone and moves no money."""
         async with self._connection() as connection:
             try:
                 found: list[Record] = await connection.fetch(sql, *values)
             except asyncpg.DataError:  # here, because `_connection` makes another error of it
                 return []
         return found
+
+    @asynccontextmanager
+    async def _writing_of_people(self) -> AsyncIterator[Connection]:
+        """A connection for what cannot be booked again from the journal; the synchronous standby has it at the end.
+
+        Raises OutcomeUnknown if it may be booked: a repeat with the same key tells.
+        """
+        async with self._barrier.confirmed(OutcomeUnknown), self._connection() as connection:
+            try:
+                yield connection
+            except CONNECTION_LOST as error:
+                raise OutcomeUnknown(f"the answer of the books' database was lost: {error!r}") from error
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
