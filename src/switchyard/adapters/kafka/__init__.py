@@ -1,0 +1,1 @@
+"""Kafka as the bus: the relay's publisher, and the source that a back office elsewhere reads. Built by `bootstrap`."""

@@ -1,1 +1,1 @@
-"""Traces to an OpenTelemetry collector, by OTLP over HTTP. Imported only where traces are on."""
+"""Traces to an OpenTelemetry collector, by OTLP over HTTP. Imported by `bootstrap`, and only if traces are on."""

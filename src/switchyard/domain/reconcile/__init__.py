@@ -1,1 +1,3 @@
-"""Reconciliation: pure comparisons of the books with what others say, and the life of a break."""
+"""Reconciliation: pure comparisons of the books with other records, and the states of a break. Used by `flow/reconcile`
+and its store.
+"""

@@ -1,1 +1,3 @@
-"""Pre-trade risk: pure rules from an order and what is known about it to a violation or none."""
+"""Pre-trade risk: limits, their checks and claims, and kills, as pure functions. The flow judges requests with it, the
+appends of both engines store its claims.
+"""

@@ -1,1 +1,1 @@
-"""Strategies, their health, and the requests that recheck it."""
+"""Strategies, their health, and the requests that recheck it. Used by `flow/pdca`, its stores and its routes."""

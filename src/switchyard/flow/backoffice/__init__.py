@@ -1,1 +1,3 @@
-"""The back office: books the journal's events in a ledger of its own."""
+"""The back office: books the journal's events in a ledger of its own. Run by `bootstrap`; the routes read the books
+through it. It sends no order and writes no journal.
+"""

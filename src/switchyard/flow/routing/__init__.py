@@ -1,0 +1,1 @@
+"""The admission window: how many new orders a process admits. Called by `flow/intake` and by the API."""

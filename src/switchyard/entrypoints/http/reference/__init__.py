@@ -1,0 +1,1 @@
+"""The page that shows the HTTP contract, and the contract itself. Served by the gateway."""

@@ -1,0 +1,3 @@
+"""What every HTTP application shares before its routes: sockets, limits, tokens, bodies, headers. Called by uvicorn and
+by the routes; it knows no order.
+"""
