@@ -116,7 +116,7 @@ async def test_a_client_that_disconnects_in_mid_body_ends_its_request_without_an
     with capture_logs() as lines:
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(
-            b"POST /do/order HTTP/1.1\r\nHost: localhost\r\n"
+            b"POST /do/order HTTP/1.1\r\nHost: localhost:" + port.encode() + b"\r\n"
             b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
         )
         await until(lambda: requests_in_progress() == 1)

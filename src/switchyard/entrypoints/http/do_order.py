@@ -14,7 +14,7 @@ from switchyard.domain.ids import AccountId
 from switchyard.domain.orders.keys import checked_key
 from switchyard.domain.values import LABEL_LENGTH_MAX
 from switchyard.entrypoints.http.errors import RETRY_SECONDS, as_answered, do_error_response, starlette_response
-from switchyard.entrypoints.http.transport.addresses import client_address, is_loopback, sign_of_proxy
+from switchyard.entrypoints.http.transport.addresses import client_address, is_loopback, limited_as, sign_of_proxy
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.bodies import ClientGone, parse_object, read_body
@@ -125,7 +125,7 @@ class DoOrderRoutes:
         sign = sign_of_proxy(request.scope)
         if sign is not None:
             raise Unauthorized("TOKEN_MISSING", f"the request needs Authorization: Bearer <token>, because {sign}")
-        return self._default_account, f"address:{address}"
+        return self._default_account, f"address:{limited_as(address)}"
 
 
 class _LogFields(msgspec.Struct):

@@ -23,6 +23,9 @@ RESERVED_SHARE = 0.2
 FEW_CONNECTIONS = 16
 # Member of a request's scope: the trusted proxy that it came from, once `client` is the proxy's client.
 TRUSTED_PROXY = "switchyard.trusted_proxy"
+# Member of a request's scope if its target is a whole URL: `protocol.py` has put that URL's host in the place of Host.
+ABSOLUTE_TARGET = "switchyard.absolute_target"
+DEFAULT_PORT = "80"
 # Headers that HTTP clients send by themselves (curl and those of Python, Node, Go, Java and Perl), and the documented
 # ones of `/do/order`. A proxy adds others, and a list of those would never be complete.
 _CLIENT_HEADERS = frozenset(
@@ -165,10 +168,11 @@ def sign_of_proxy(scope: Scope) -> str | None:
         return "it came from a trusted proxy"
     if scope["http_version"] == "1.0":
         return "it is HTTP/1.0, which proxies use"
-    if scope["scheme"] != "http":
-        return "its target has the scheme https, which only a proxy serves"
+    if ABSOLUTE_TARGET in scope:
+        return "its target is a whole URL, which clients send only to a proxy"
     if is_loopback(client_address(scope)) and (host := _foreign_host(scope)) is not None:
-        return f"its Host is {host[:_NAME_LENGTH_MAX].decode('latin-1')}, and programs of this machine use localhost"
+        own = f"localhost:{scope['server'][1]}"
+        return f"its Host is {host[:_NAME_LENGTH_MAX].decode('latin-1')}, and programs of this machine use {own}"
     unusual = next((name for name, _ in scope["headers"] if name not in _CLIENT_HEADERS), None)
     return (
         None if unusual is None else f"a proxy may have added its header {unusual[:_NAME_LENGTH_MAX].decode('latin-1')}"
@@ -176,11 +180,13 @@ def sign_of_proxy(scope: Scope) -> str | None:
 
 
 def _foreign_host(scope: Scope) -> bytes | None:
-    """Return the Host if it is not a name of the loopback address, or has a port that is not the server's."""
+    """Return the Host if it is not a name of the loopback address, or its port is not the server's.
+
+    One without a port names port 80: many proxies remove the port of the Host that they pass on.
+    """
     host: bytes = next((value for name, value in scope["headers"] if name == b"host"), b"")
     name, port = name_and_port(host) or ("", "")
-    own_ports = {"", str(scope["server"][1])}
-    return None if is_loopback(name) and port in own_ports else host
+    return None if is_loopback(name) and (port or DEFAULT_PORT) == str(scope["server"][1]) else host
 
 
 def client_address(scope: Scope) -> str:

@@ -15,7 +15,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from switchyard.entrypoints.http.errors import ErrorBody, json_response
-from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, limited_as
+from switchyard.entrypoints.http.transport.addresses import ABSOLUTE_TARGET, ConnectionCaps, limited_as
 
 # Room for every token and tracing header in use.
 HEAD_BYTES_MAX = 64 * 1024
@@ -256,6 +256,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise _Rejected(BAD_TARGET)
         scheme, authority, path, rest = match.groups()
         self.scope["scheme"] = scheme.decode("ascii").lower()
+        self.scope[ABSOLUTE_TARGET] = True  # type: ignore[literal-required]
         self.url = (path or b"/") + (rest or b"")
         # A second Host stays an error, and so does a missing one, except in HTTP/1.0, which does not require it.
         self.headers[:] = [(name, authority if name == b"host" else value) for name, value in self.headers]
