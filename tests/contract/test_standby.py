@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, enter
 from switchyard.adapters.backoffice.postgres.lookup import PostgresLedgerLookup
@@ -19,8 +20,14 @@ from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.reader import CONNECTIONS_MAX, Reader
 from switchyard.domain.books.entries import Adoption
-from switchyard.domain.books.manual import ManualEntry
-from switchyard.domain.errors import JournalUnavailable, NotReplicated, OutcomeUnknown
+from switchyard.domain.books.manual import ManualConflict, ManualEntry, entry_id_of_manual
+from switchyard.domain.errors import (
+    IdempotencyConflict,
+    InvalidField,
+    JournalUnavailable,
+    NotReplicated,
+    OutcomeUnknown,
+)
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.changes import Change
 from switchyard.domain.journal.lines import Place
@@ -107,6 +114,8 @@ def proofs(database: PostgresDatabase, order_id: OrderId, key: str) -> dict[str,
         "kills": lambda: database.kills.newest(limit=10),
         "active kills": lambda: database.kills.active(),
         "state": lambda: database.journal.load([order_id]),
+        "exposure in a symbol": lambda: database.journal.symbol_exposure(OWNER, "USDJPY", fresh=True),
+        "exposure": lambda: database.journal.account_exposure(OWNER),
         "journal": lambda: database.journal.read(0, 0, 10),
         "audit lines": lambda: database.journal.lines(0, 0, 10),
         "head": lambda: database.journal.head(0),
@@ -268,12 +277,16 @@ async def test_a_recheck_is_acknowledged_once_the_standby_has_it(servers: Replic
         await creating
     with pytest.raises(OutcomeUnknown):
         await other.create(request, "key", "digest", ["a"])
+    with pytest.raises(OutcomeUnknown):  # not that the key is in use
+        await other.create(request, "key", "another digest", ["a"])
     with pytest.raises(PdcaUnavailable):
         await other.request(request.request_id)
 
     servers.standby.start()
     await servers.until_synchronous()
     assert (await other.create(request, "key", "digest", ["a"])).replayed
+    with pytest.raises(IdempotencyConflict):
+        await other.create(request, "key", "another digest", ["a"])
 
 
 def answers(ledger: PostgresLedger) -> dict[str, Callable[[], Awaitable[Any]]]:
@@ -321,6 +334,37 @@ async def test_an_entry_of_a_person_is_acknowledged_and_shown_once_the_standby_h
     await servers.until_synchronous()
     assert (await other.enter(deposit, START)).repeated
     assert await other.balances(OWNER, "", 10)
+
+
+async def test_an_error_that_tells_of_an_entry_waits_for_the_standby_too(
+    servers: Replicated, stack: AsyncExitStack
+) -> None:
+    """A person takes 'is reversed already' and 'the key is in use' for a proof that the entry is booked."""
+    ledger, other = [await PostgresLedger.open(servers.url) for _ in range(2)]
+    stack.push_async_callback(ledger.close)
+    stack.push_async_callback(other.close)
+    deposit = ManualEntry(
+        type="Deposit", account_id=OWNER, key="k1", by="ann", reason="a test", currency="JPY", amount=Decimal(1)
+    )
+    await ledger.enter(deposit, START)
+    target = entry_id_of_manual(deposit)
+    reversal = ManualEntry(type="Reversal", account_id=OWNER, key="k2", by="ann", reason="a test", reverses=target)
+    again, in_use = replace(reversal, key="k3"), replace(deposit, key="k2")
+    await asyncio.to_thread(servers.standby.stop)
+    entering = asyncio.create_task(ledger.enter(reversal, START))
+    await until(servers.cancel_one)  # the wait of its commit, which then is visible
+
+    shown = await asyncio.gather(
+        entering, other.enter(again, START), other.enter(in_use, START), return_exceptions=True
+    )
+    assert [type(error) for error in shown] == [OutcomeUnknown] * 3
+
+    servers.standby.start()
+    await servers.until_synchronous()
+    with pytest.raises(InvalidField, match="is reversed already"):
+        await other.enter(again, START)
+    with pytest.raises(ManualConflict):
+        await other.enter(in_use, START)
 
 
 async def test_an_adoption_is_acknowledged_once_the_standby_has_it(servers: Replicated, stack: AsyncExitStack) -> None:

@@ -125,7 +125,11 @@ class PostgresJournal:
 
     async def symbol_exposure(self, account: AccountId, symbol: str, *, fresh: bool = False) -> SymbolExposure:
         """An account in one symbol; right once a limit has been claimed in this database."""
-        return await self._symbols.read(account, symbol, fresh=fresh)
+        if not fresh:  # a guess: the append checks it
+            return await self._symbols.read(account, symbol, fresh=False)
+        # An answer may quote it, such as that open orders close the position already.
+        async with self._reader.barrier.confirmed():
+            return await self._symbols.read(account, symbol, fresh=True)
 
     async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
         """What the limits of an account look at."""

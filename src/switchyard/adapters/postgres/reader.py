@@ -25,7 +25,13 @@ from switchyard.adapters.postgres.connection import (
 )
 from switchyard.adapters.tables import POSITIONS
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
-from switchyard.domain.errors import JournalUnavailable, NotReplicated
+from switchyard.domain.errors import (
+    JournalUnavailable,
+    NotReplicated,
+    OutcomeUnknown,
+    SwitchyardError,
+    Unavailable,
+)
 from switchyard.domain.ids import AccountId
 from switchyard.domain.risk.claims import WINDOW_ORDERS_MAX
 from switchyard.domain.risk.exposure import FLAT, AccountExposure, SymbolExposure, Totals
@@ -151,20 +157,28 @@ class ReadBarrier:
     async def confirmed(self, error: Callable[[str], Exception] = NotReplicated) -> AsyncIterator[_Read]:
         """Run the block, which reads; at its end the synchronous standby has everything that was visible in it.
 
-        Raises `error` if the standby does not confirm in time, or was promoted since the block began.
+        So it has if the block raises an error that may tell what was read, such as that a key is in use. Raises `error`
+        if the standby does not confirm in time, or was promoted since the block began.
         """
         if self._timeline is None:
             try:
                 await self._learn_timeline()
             except DATABASE_ERRORS as unknown:
                 raise error(f"the database does not answer: {unknown!r}") from unknown
-        since, read = self._timeline, _Read()
-        yield read
+        since, read, told = self._timeline, _Read(), None
+        try:
+            yield read
+        except (Unavailable, OutcomeUnknown):
+            raise  # it tells of the database alone
+        except SwitchyardError as raised:
+            told = raised
         if read.needs_standby:
             try:
                 await self._wait(since, read.must_write)
             except JournalUnavailable as unavailable:
                 raise error(str(unavailable)) from unavailable
+        if told is not None:
+            raise told
 
     async def prepare(self, connection: Connection) -> None:
         """Make a new connection of reads ready; rejects one to another server than that of the checks."""
