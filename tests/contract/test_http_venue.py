@@ -1097,6 +1097,39 @@ async def test_a_broker_that_dedupes_permanently_need_not_end_the_connection(mon
     assert outcome == VenueRejected("UNAUTHORIZED", "FORBIDDEN")
 
 
+@pytest.mark.parametrize("sends", [Pool(1), REUSED])
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    ("status", "error"), [(429, "RATE_LIMITED"), (403, "FORBIDDEN"), (404, "UNKNOWN_ORDER"), (409, "STALE_AMEND")]
+)
+async def test_a_denied_amend_counts_only_alone_although_a_repeated_order_would_do_no_harm(
+    status: int, error: str, ending: str, sends: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An amend is not sent again, so nothing would show that one was carried out that counts as refused."""
+    monkeypatch.setattr(transport, "END_SECONDS", 20.0 if ending == "the end" else 0.1)
+
+    async def run(writer: asyncio.StreamWriter) -> None:
+        writer.write(reply(status, {"error": error}))
+        await asyncio.sleep(0.01)
+        await ENDINGS[ending](writer)  # type: ignore[operator]
+
+    async with scripted_server(run) as server, http_venue(server.url, "permanent", sends=sends) as venue:
+        assert await denied(venue, "amend") == (ending == "the end")
+
+
+async def test_an_amend_has_a_connection_of_its_own_also_where_orders_share_one() -> None:
+    """A second response to an order would be read as the answer to the amend."""
+    amended = order_response(qty=7, limit_price=1, amended_by="two")
+    replies = reply(201, order_response()), reply(200, amended), reply(201, order_response())
+    async with scripted_server(*replies) as server, http_venue(server.url, "permanent", **REUSING) as venue:
+        assert isinstance(await venue.submit(ORDER), Accepted)
+        assert isinstance(await venue.amend(ORDER, AMEND), Accepted)
+        assert server.connections == 2
+        assert isinstance(await venue.submit(ORDER), Accepted)
+        assert server.connections == 2
+        assert [request.headers["connection"] for request in server.requests] == ["keep-alive", "close", "keep-alive"]
+
+
 OTHER = order_response(idempotency_key="another", client_order_id="another")
 
 

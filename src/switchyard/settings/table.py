@@ -285,7 +285,7 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_IDEMPOTENCY_HEADER_", "idempotency_header", "true", parse.flag,
             "Broker: whether requests carry the header `Idempotency-Key`. `false` for a broker that does not document it."),
     Setting("VENUE_REUSE_CONNECTIONS_", "reuse_connections", "", parse.optional(parse.flag),
-            "Broker: whether orders, cancels and amends follow each other on one connection. Unset: with `VENUE_DEDUPE_` "
+            "Broker: whether orders and cancels follow each other on one connection. Unset: with `VENUE_DEDUPE_` "
             "`permanent`, and never otherwise. `false`: each request has a connection of its own, opened ahead of it. "
             "`true` without `permanent` is an error: a second response would be taken for the answer to the next order."),
     Setting("VENUE_EXEC_ID_SCOPE_", "exec_id_scope", "venue", parse.choice("venue", "symbol", "order"),

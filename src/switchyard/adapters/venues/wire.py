@@ -20,9 +20,9 @@ before is answered with the order again. A broker amends in place (`amended_by`)
 order that was replaced is 409 `ORDER_FINAL` with that order. Every other response is an `ErrorResponse`; a rejection
 without one is not final. A broker answers each request with exactly one response, and with `Connection: close` in the
 request it ends the connection then: only that makes an error count, unless the broker never executes a client order id
-twice. An error may name the order (`client_order_id`); one that names another order never counts, nor one with a body
-that is not JSON, nor one that shows the order as taken or the amend as carried out. Every response has the header
-`X-Venue-Time`. Amounts are JSON numbers, decoded as exact decimals and never as floats.
+twice and the request is no amend. An error may name the order (`client_order_id`); one that names another order never
+counts, nor one with a body that is not JSON, nor one that shows the order as taken or the amend as carried out. Every
+response has the header `X-Venue-Time`. Amounts are JSON numbers, decoded as exact decimals and never as floats.
 
 A fill, a report and a statement line may carry `fee` (at most 8 decimals, negative for a rebate) and `fee_currency`;
 without the latter the fee is in the instrument's settlement currency. A report or statement line with `exec_type`

@@ -73,11 +73,16 @@ def cancelled(
 
 
 def amended(order: Order, amend: Amend, exchange: Exchange, now: datetime, rules: AnswerRules = RULES) -> SendOutcome:
-    """The outcome of sending an amend."""
+    """The outcome of sending an amend.
+
+    A denial of it must be the only response at every broker: an amend is not sent again, so the recognition of repeated
+    orders does not put a wrong denial right.
+    """
     outcome = _amended(amend, exchange, now, rules.final_errors)
     outcome = _unless_shown(outcome, exchange, partial(_names_carried_out, amend.client_order_id))
     ids = (*_ids(order), amend.orig_client_order_id)
-    return _located(_if_answered(amend.client_order_id, ids, outcome, exchange, rules), exchange)
+    answered = _if_answered(amend.client_order_id, ids, outcome, exchange, AnswerRules(rules.final_errors))
+    return _located(answered, exchange)
 
 
 def _ids(order: Order) -> tuple[VenueClientOrderId, ...]:

@@ -331,7 +331,6 @@ class Transport:
                 # An answer about an order must come from the broker, not from a cache on the way.
                 "Cache-Control": "no-cache, no-store",
                 "User-Agent": "event-switchyard",
-                "Connection": "keep-alive" if pool.reuses else "close",
                 **headers,
             }
         )
@@ -380,22 +379,26 @@ class Transport:
         headers: Mapping[str, str] = MappingProxyType({}),
         on_departure: OnDeparture = ignore_departure,
         awaits_end: AwaitsEnd = never_awaited,
+        is_alone: bool = False,
     ) -> Exchange:
         """Send one request once and read its response; network and broker failures are returned, not raised.
 
-        If `awaits_end`, the broker has to end the connection before the response is returned (`is_only_response`).
+        If `awaits_end`, the broker has to end the connection before the response is returned (`is_only_response`);
+        on one that is reused that cannot be awaited. `is_alone`: the request has a connection of its own in any case.
         Without a complete response, for whatever reason, the connection is aborted; and after it, unless it is reused.
         """
         if not self._is_open:
             return NotSent("VENUE_DOWN")
         connection: _Connection | None = None
         has_departed = is_kept = False
+        reuses = self._pool.reuses and not is_alone
         began_at, loop = boot_seconds(), asyncio.get_running_loop()
         try:
-            request = self._request(method, path, headers, body)
+            request = self._request(method, path, headers, body, reuses=reuses)
             async with asyncio.timeout(CONNECT_SECONDS) as deadline, self._free:
                 try:
-                    connection = await self._connection()
+                    # In a pool that reuses connections, those that wait may have carried a request.
+                    connection = await (self._open() if self._pool.reuses and is_alone else self._connection())
                     # After a pause of the process the connection may be there in the turn of the loop in which the
                     # deadline passes. The loop's own clock stands still while the machine is suspended.
                     ends_at = deadline.when()
@@ -409,9 +412,9 @@ class Transport:
                     on_departure()
                     received = await answer
                     is_only_response = False
-                    if not self._pool.reuses and awaits_end(received.status, received.body):
+                    if not reuses and awaits_end(received.status, received.body):
                         is_only_response = await connection.has_ended_after_response()
-                    is_kept = self._pool.reuses and connection.may_be_used_again and connection.is_silent()
+                    is_kept = reuses and connection.may_be_used_again and connection.is_silent()
                     return _response(
                         received,
                         connection.address,
@@ -435,10 +438,13 @@ class Transport:
         while self._waiting:
             self._waiting.pop().abort()
 
-    def _request(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+    def _request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, *, reuses: bool
+    ) -> bytes:
         length = {} if body is None else {"Content-Length": str(len(body))}
         line = f"{method} {self._path}{path} HTTP/1.1\r\n".encode("ascii")
-        return b"".join((line, self._head, _header_lines({**headers, **length}), b"\r\n", body or b""))
+        connection = b"Connection: keep-alive\r\n" if reuses else b"Connection: close\r\n"
+        return b"".join((line, self._head, connection, _header_lines({**headers, **length}), b"\r\n", body or b""))
 
     async def _connection(self) -> _Connection:
         """Return the connection that waits for the shortest time and on which nothing has arrived, or open one."""

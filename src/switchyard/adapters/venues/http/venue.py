@@ -257,7 +257,11 @@ class HttpVenue(OneByOne):
             client_id, is_successor = VenueClientOrderId(outcome.detail), True
 
     async def amend(self, order: Order, amend: Amend) -> SendOutcome:
-        """Amend an order under the amend's own id, which is also its idempotency key."""
+        """Amend an order under the amend's own id, which is also its idempotency key.
+
+        On a connection of its own, also where others are reused: a wrong denial of an amend is not put right by a
+        resend, which no amend has, and in place no report names it.
+        """
         if self._capabilities.request_expiry and not self._time.is_known:
             return Unsent("VENUE_DOWN", "its clock is not known yet")
         exchange = await self._send(
@@ -266,6 +270,7 @@ class HttpVenue(OneByOne):
             order,
             encode(amend_order(amend, self._expires_at(order))),
             key=amend.client_order_id if self._idempotency_header else None,
+            is_alone=True,
         )
         return amended(order, amend, exchange, self._clock.now(), self._rules)
 
@@ -357,6 +362,7 @@ class HttpVenue(OneByOne):
         *,
         key: VenueClientOrderId | None = None,
         response_seconds: float | None = None,
+        is_alone: bool = False,
     ) -> Exchange:
         headers = {"Content-Type": "application/json"}
         if key is not None:
@@ -369,7 +375,8 @@ class HttpVenue(OneByOne):
             headers=headers,
             response_seconds=response_seconds or self._response_seconds[order.time_in_force],
             bytes_max=ORDER_BYTES_MAX,
-            awaits_end=never_awaited if self._rules.dedupes_permanently else may_deny,
+            awaits_end=never_awaited if self._rules.dedupes_permanently and not is_alone else may_deny,
+            is_alone=is_alone,
         )
 
     async def _query(self, path: str, bytes_max: int, awaits_end: AwaitsEnd = never_awaited) -> Exchange:
