@@ -5,9 +5,8 @@ from urllib.parse import quote as percent_encoded
 
 import msgspec
 
-from switchyard.client.amounts import ExactAmount, exact_amount
 from switchyard.client.calls import Call, Response, new_key, order_path
-from switchyard.client.wire import Acknowledgement, read
+from switchyard.client.wire import Acknowledgement, ExactAmount, exact_amount, read
 from switchyard.domain.accounts.views import AccountView
 from switchyard.domain.journal.events import encode
 from switchyard.domain.orders.closing import CancelAllRequest, CancelAllResult, CloseBody

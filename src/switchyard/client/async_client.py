@@ -21,9 +21,8 @@ from switchyard.client.calls import Call, Response, response_of, stream_headers,
 from switchyard.client.errors import ClientError, NotReachable, UnreadableResponse
 from switchyard.client.events import RecordedEvent, StreamEvent, stream_event
 from switchyard.client.pages import EventPages, InstrumentPages, OrderPages, PositionPages
-from switchyard.client.retry import Retry
 from switchyard.client.sse import Message, MessageTooLong, Parser
-from switchyard.client.wire import api_error
+from switchyard.client.wire import Retry, api_error
 from switchyard.domain.accounts.views import PositionView
 from switchyard.domain.market.quotes import ListedInstrument
 from switchyard.domain.orders.lifecycle import Status

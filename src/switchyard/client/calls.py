@@ -12,15 +12,17 @@ from urllib.parse import quote as percent_encoded
 
 import msgspec
 
-from switchyard.client.amounts import ExactAmount, exact_amount
-from switchyard.client.retry import DO_ORDER_RETRY, Retry
 from switchyard.client.wire import (
+    DO_ORDER_RETRY,
     Acknowledgement,
     AmendResult,
+    ExactAmount,
     OrderPlacementResult,
     PlacementResponse,
+    Retry,
     VenueStates,
     api_error,
+    exact_amount,
     order_by_content,
     read,
 )

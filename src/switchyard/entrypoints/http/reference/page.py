@@ -91,7 +91,7 @@ def _operation(openapi: Node, path: str, method: str, operation: Node) -> str:
     name = operation["operationId"]
     item: Node = openapi["paths"][path]
     parameters = [*item.get("parameters", ()), *operation.get("parameters", ())]
-    needs: list[Node] = operation.get("security", openapi["security"])
+    needs: list[Node] = operation["security"] if "security" in operation else openapi["security"]
     token = " or ".join(", ".join(each) or "none" for each in needs) or "none"
     shown = f'<section id="{name}"><h3><a href="#{name}">{_title(method, path)}</a></h3>{_lead(operation["summary"])}'
     shown += f"{_markdown.render(operation.get('description', ''))}<p>Token: {token}</p><h4>Request</h4>"
