@@ -8,30 +8,23 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from datetime import datetime
 from functools import wraps
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
-from switchyard.client import accounts as account_calls
-from switchyard.client import calls
-from switchyard.client import kills as kill_calls
+from switchyard.client import calls, pages
 from switchyard.client.address import checked_url, default_token, default_url
 from switchyard.client.attempts import Attempts, Reconnects
 from switchyard.client.calls import Call, Response, response_of, stream_headers, stream_path
 from switchyard.client.errors import ClientError, NotReachable, UnreadableResponse
-from switchyard.client.events import RecordedEvent, StreamEvent, stream_event
-from switchyard.client.pages import EventPages, InstrumentPages, OrderPages, PositionPages
+from switchyard.client.events import StreamEvent, stream_event
+from switchyard.client.pages import Pages
 from switchyard.client.sse import MessageTooLong
 from switchyard.client.wire import Retry, api_error
-from switchyard.domain.accounts.views import PositionView
-from switchyard.domain.market.quotes import ListedInstrument
-from switchyard.domain.orders.lifecycle import Status
-from switchyard.domain.orders.order import OrderSnapshot
 
 # Four keepalive intervals of the server's default: after that the connection is considered lost.
 SILENCE_SECONDS_MAX = 60.0
@@ -143,6 +136,17 @@ def _method(build: Callable[P, Call[T]]) -> Callable[Concatenate["Client", P], T
     return method
 
 
+def _listed(build: Callable[P, Pages[T]]) -> Callable[Concatenate["Client", P], Iterator[T]]:
+    """A method that yields the items of a list; its pages are requested as needed."""
+
+    @wraps(build)
+    def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        for call in build(*args, **kwargs).calls():
+            yield from self._send(call)
+
+    return method
+
+
 class Client:
     """Places, reads, follows and cancels the orders of one account; threads may share it. Close it, or use `with`.
 
@@ -187,51 +191,19 @@ class Client:
     venues = _method(calls.venues)
     cancel = _method(calls.cancel)
     amend = _method(calls.amend)
-    close_position = _method(account_calls.close_position)
-    cancel_all = _method(account_calls.cancel_all)
-    account = _method(account_calls.account)
-    explain = _method(account_calls.explain)
+    close_position = _method(calls.close_position)
+    cancel_all = _method(calls.cancel_all)
+    account = _method(calls.account)
+    explain = _method(calls.explain)
     exposure = _method(calls.exposure)
-    kill = _method(kill_calls.kill)
-    kill_state = _method(kill_calls.kill_state)
-    kills = _method(kill_calls.kills)
-    clear_kill = _method(kill_calls.clear_kill)
-
-    def orders(
-        self, *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None
-    ) -> Iterator[OrderSnapshot]:
-        """Yield the orders of the account, newest first; pages are requested as needed."""
-        for call in OrderPages(statuses, symbol, limit).calls():
-            yield from self._send(call)
-
-    def positions(self, *, flat: bool = False) -> Iterator[PositionView]:
-        """Yield the account's positions by symbol, with `flat` also those that are closed; pages as needed."""
-        for call in PositionPages(flat).calls():
-            yield from self._send(call)
-
-    def instruments(self) -> Iterator[ListedInstrument]:
-        """Yield the instruments of the gateway's catalogue by symbol; pages are requested as needed."""
-        for call in InstrumentPages().calls():
-            yield from self._send(call)
-
-    def events(
-        self,
-        *,
-        order_id: str | None = None,
-        account_id: str | None = None,
-        since: datetime | None = None,
-        after: datetime | None = None,
-        after_seq: int = 0,
-        newest_first: bool = False,
-        limit: int | None = None,
-    ) -> Iterator[RecordedEvent]:
-        """Yield the events of an order or of the account, oldest first; pages are requested as needed.
-
-        `since` selects events at or after a time, `after` events strictly after it, `after_seq` events after a number,
-        for example the `last_event_id` of `ResyncRequired`.
-        """
-        for call in EventPages(order_id, account_id, since, after, after_seq, newest_first, limit).calls():
-            yield from self._send(call)
+    kill = _method(calls.kill)
+    kill_state = _method(calls.kill_state)
+    kills = _method(calls.kills)
+    clear_kill = _method(calls.clear_kill)
+    orders = _listed(pages.orders)
+    positions = _listed(pages.positions)
+    instruments = _listed(pages.instruments)
+    events = _listed(pages.events)
 
     def stream(
         self,
