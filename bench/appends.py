@@ -25,7 +25,6 @@ from bench.measure import Bench
 from bench.percentiles import percentile
 from bench.processes import BenchError
 from bench.tables import Section
-from switchyard.adapters.memory.clock import START
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position, account_total
@@ -35,6 +34,7 @@ from switchyard.domain.journal.changes import Change, Committed, merged
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.ports.journal import Journal
 from tests.support.build import WORKER, a_report, an_accept, state_after
+from tests.support.memory.clock import START
 
 # A group has one order of each account, so that no two of its fills move the same position.
 GROUPS = {16: 40, 1: 40}

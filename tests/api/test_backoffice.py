@@ -15,8 +15,7 @@ import pytest
 
 from switchyard.bootstrap import verify_books
 from switchyard.domain.errors import AlreadyRunning
-from switchyard.entrypoints.http.backoffice import BackOfficeRoutes
-from switchyard.entrypoints.http.reconcile import ReconcileRoutes
+from switchyard.entrypoints.http.backoffice import BackOfficeRoutes, ReconcileRoutes
 from switchyard.entrypoints.http.reference.page import reference_page
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
 from switchyard.ports.books import LedgerUnavailable, Posted

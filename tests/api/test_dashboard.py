@@ -11,8 +11,7 @@ import pytest
 
 from switchyard.domain.errors import SettingError
 from switchyard.entrypoints.http.reference.bundle import document
-from switchyard.entrypoints.web.books import REPORTS
-from switchyard.entrypoints.web.routes import media_type, page_files
+from switchyard.entrypoints.web.routes import REPORTS, media_type, page_files
 from switchyard.settings import load_settings
 from tests.support.books import KEEPS_BOOKS, running_backoffice_api
 from tests.support.gateway import RunningGateway, running_gateway

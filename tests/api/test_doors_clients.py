@@ -13,10 +13,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from switchyard.entrypoints.http.exposure import do_order_needs_token
 from switchyard.entrypoints.http.monitoring import build_monitoring
-from switchyard.entrypoints.http.transport import bad_tokens, protocol
-from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, limited_as
+from switchyard.entrypoints.http.transport import auth, protocol
+from switchyard.entrypoints.http.transport.doors import ConnectionCaps, Proxies, do_order_needs_token, limited_as
 from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
 from switchyard.entrypoints.http.transport.server import HttpServer
 from switchyard.settings import load_settings
@@ -202,7 +201,7 @@ async def test_bad_tokens_are_limited_and_a_valid_one_is_never_blocked(gateway: 
             answer = await opened.ask(f"GET {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {token}")
             return answer.status, answer.reason if answer.status != 200 else ""
 
-        first = [await try_token(wrong(jti=number)) for number in range(bad_tokens.BAD_TOKENS_MAX)]
+        first = [await try_token(wrong(jti=number)) for number in range(auth.BAD_TOKENS_MAX)]
         assert set(first) == {(401, "TOKEN_INVALID")}
         for path in ("/orders", "/stream", "/orders/x", "/accounts/demo/events"):
             assert await try_token(wrong(jti="more"), path) == (429, "TOO_MANY_BAD_TOKENS")
@@ -219,7 +218,7 @@ async def test_bad_tokens_are_limited_and_a_valid_one_is_never_blocked(gateway: 
 async def test_the_limit_counts_on_every_route_together(embedded: RunningGateway) -> None:
     headers = {"Authorization": f"Bearer {wrong()}"}
     order = do_body("k")
-    for _ in range(bad_tokens.BAD_TOKENS_MAX // 2):
+    for _ in range(auth.BAD_TOKENS_MAX // 2):
         answer = await embedded.request("POST", "/orders", account=None, headers=headers, body=b"{}")
         assert answer.status == 401
         answer = await embedded.request("POST", "/do/order", account=None, headers=headers, body=order)
@@ -243,15 +242,15 @@ async def test_wrong_metrics_tokens_are_limited_on_a_worker_too(embedded: Runnin
                 assert answer.headers["x-content-type-options"] == "nosniff"
                 return answer.status
 
-            statuses = [await scrape("a wrong one") for _ in range(bad_tokens.BAD_TOKENS_MAX + 1)]
-            assert statuses == [401] * bad_tokens.BAD_TOKENS_MAX + [429]
+            statuses = [await scrape("a wrong one") for _ in range(auth.BAD_TOKENS_MAX + 1)]
+            assert statuses == [401] * auth.BAD_TOKENS_MAX + [429]
             assert await scrape("the right one") == 200
     finally:
         await server.stop(grace_seconds=5.0)
 
 
 async def test_bad_tokens_are_logged_as_one_summary(embedded: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bad_tokens, "PERIOD_SECONDS", 1.0)
+    monkeypatch.setattr(auth, "PERIOD_SECONDS", 1.0)
     started = time.monotonic()
     with capture_logs() as lines:
         for source in ("127.0.0.2", "127.0.0.3"):

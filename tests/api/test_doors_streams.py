@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.client import ApiError, AsyncClient, OrderUpdate
 from switchyard.entrypoints.http import streams
 from switchyard.entrypoints.http.transport import auth
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, issue_token
 from tests.support.gateway import RunningGateway, running_gateway
+from tests.support.memory.clock import ManualClock
 from tests.support.polling import DEADLINE_SECONDS, until
 from tests.support.process import SECRET
 from tests.support.raw_requests import RawConnection, ask, connection

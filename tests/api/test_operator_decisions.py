@@ -8,7 +8,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.bootstrap import open_database, upgrade_database
 from switchyard.domain import decisions
 from switchyard.domain.journal.changes import Change
@@ -16,6 +15,7 @@ from switchyard.flow.sending.operator import Settling, declaration
 from switchyard.settings import Settings, load_settings
 from tests.support.build import VENUE, WORKER, an_accept, state_after
 from tests.support.cluster import Cluster
+from tests.support.memory.clock import START
 from tests.support.orders import place, until_statuses
 from tests.support.polling import until
 from tests.support.process import run_command

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
 from switchyard.domain.ids import OrderId, other_generations
 from tests.support.contract import Contract
 from tests.support.gateway import RunningGateway, running_gateway
+from tests.support.memory.clock import START
 
 
 async def test_a_market_order_is_accepted_and_filled(gateway: RunningGateway) -> None:

@@ -9,7 +9,6 @@ import jwt
 import pytest
 from structlog.testing import capture_logs
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.errors import SettingError, Unauthorized
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, issue_token
 from switchyard.entrypoints.http.transport.revoked import (
@@ -21,6 +20,7 @@ from switchyard.entrypoints.http.transport.revoked import (
 )
 from tests.support.books import KEEPS_BOOKS, running_backoffice_api
 from tests.support.gateway import running_gateway
+from tests.support.memory.clock import ManualClock
 from tests.support.pdca import pdca_token
 from tests.support.polling import until
 from tests.support.process import SECRET

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.bootstrap.databases import DatabaseQueries
 from switchyard.ports.journal import Journal, Liveness
 from tests.support.databases import Database, SqlDatabase, fresh_database
 from tests.support.ledgers import Ledgers, opened_ledgers
+from tests.support.memory.database import MemoryDatabase
 from tests.support.postgres import PostgresServer
 from tests.support.upgraded import borrowed_database
 

@@ -4,7 +4,6 @@ from decimal import Decimal
 from itertools import count
 from typing import Any
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain.decisions import (
     apply_report,
     begin_attempt,
@@ -21,6 +20,7 @@ from switchyard.ports.queries import UnfinishedFilter
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import START, ManualClock
 from tests.support.services import GatewayServices
 
 _numbers = count(1)

@@ -11,7 +11,6 @@ from aiohttp import web
 from switchyard.adapters.airflow import client as client_module
 from switchyard.adapters.airflow.client import ANSWER_BYTES_MAX, AirflowClient
 from switchyard.adapters.airflow.runner import AirflowRunner
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.errors import RunnerDown
 from switchyard.domain.strategies.registry import StrategyBody
@@ -21,6 +20,7 @@ from switchyard.ports.strategies import RunConflict, StoredRequest
 from switchyard.settings.parse import Secret
 from switchyard.telemetry.metrics import Metrics
 from tests.support.airflow import DAG, PASSWORD, USER, FakeAirflow, fake_airflow
+from tests.support.memory.clock import ManualClock
 from tests.support.pdca import NOW, a_recheck, strategy_key
 from tests.support.ports import free_port
 

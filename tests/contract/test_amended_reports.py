@@ -6,7 +6,6 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.orders.amends import Amend, last_id
@@ -15,6 +14,7 @@ from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import VenueOrder
 from tests.support.build import VENUE, WORKER, an_entry
 from tests.support.databases import Database
+from tests.support.memory.clock import START
 from tests.support.sweeping import Sweeping, report
 
 LEG = VenueClientOrderId("the-amend")

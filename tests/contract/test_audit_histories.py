@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.journal.changes import Change, Cursor
 from tests.support.audit_fixture import AuditFixture, audit_fixture
+from tests.support.memory.journal import MemoryJournal
 
 
 @pytest.fixture(params=["memory", "sqlite"])

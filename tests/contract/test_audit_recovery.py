@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from switchyard.adapters.files import audit_file
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.flow.readers import audit
 from tests.support.audit_fixture import AuditFixture, audit_fixture
+from tests.support.memory.clock import START
 
 
 @pytest.fixture(params=["memory", "sqlite"])

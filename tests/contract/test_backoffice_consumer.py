@@ -11,7 +11,6 @@ import pytest
 
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.books.entries import parse_entry
 from switchyard.domain.decisions import apply_report
@@ -31,6 +30,7 @@ from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import START, ManualClock
 from tests.support.polling import until
 from tests.support.posting import digest
 

@@ -8,12 +8,12 @@ from decimal import Decimal
 import pytest
 
 from switchyard.adapters.memory.cache import MemoryBuckets
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.redis.host import RedisHost
 from switchyard.adapters.redis.limits import BUCKET_PREFIX, RedisBuckets
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.ports.cache import TokenBuckets
 from tests.support.cache import KEY, LONG_TIMEOUTS
+from tests.support.memory.clock import ManualClock
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.redis import RedisServer

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from switchyard.adapters.memory.cache import STEP, MemoryCache
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain.ids import AccountId
 from switchyard.ports.cache import RESPONSE_BYTES_MAX, CacheEntry, CacheStatus
 from tests.support.cache import CountingWatch, GatewayCaches, a_cache_entry, as_put
+from tests.support.memory.clock import START, ManualClock
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)

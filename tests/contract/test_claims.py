@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.decisions import apply_report, begin_attempt, record_doubt, request_cancel
 from switchyard.domain.ids import AccountId, OrderId, order_id
@@ -23,6 +22,7 @@ from switchyard.ports.journal import PAGE_MAX
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import START
 
 _groups = count(1)
 TEN = Decimal(10)

@@ -7,8 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.queries import PostgresOrderDump
 from switchyard.adapters.sqlite.database import SqliteDatabase
@@ -30,6 +28,8 @@ from switchyard.domain.risk.claims import Claim, Limits, reserved
 from switchyard.domain.risk.exposure import summed
 from tests.support.build import a_report, an_accept, an_entry
 from tests.support.databases import Database, run_sql
+from tests.support.memory.clock import START, ManualClock
+from tests.support.memory.database import MemoryDatabase
 from tests.support.postgres import PostgresServer
 from tests.support.upgraded import upgraded_database
 

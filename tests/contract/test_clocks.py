@@ -7,9 +7,9 @@ from datetime import UTC, timedelta
 
 import pytest
 
-from switchyard.adapters.memory.clock import START, ManualClock, SeededRandomness
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.ports.clock import Clock, Randomness
+from tests.support.memory.clock import START, ManualClock, SeededRandomness
 
 # Both processes draw after the fork, from a pool that was filled before it.
 FORK = """

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain.decisions import apply_report, request_cancel
 from switchyard.domain.errors import IdempotencyConflict, NotFound, PositionClosing, PositionMoved, RequestError
 from switchyard.domain.ids import AccountId, OrderId
@@ -23,6 +22,7 @@ from switchyard.ports.queries import Exposures, UnfinishedFilter
 from tests.support.build import ACCOUNT, a_report, an_accept
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import START, ManualClock
 from tests.support.services import GatewayServices
 
 SYMBOL = "USDJPY"

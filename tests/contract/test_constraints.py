@@ -5,7 +5,6 @@ from decimal import Decimal
 
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, account_total
 from switchyard.domain.decisions import apply_report
 from switchyard.domain.errors import BrokerFailed, ConstraintViolated
@@ -17,6 +16,7 @@ from tests.support.build import ACCOUNT, VENUE, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.do_order import body
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import START
 
 
 class OneQuote:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.changes import Change, Outcome
@@ -17,6 +16,7 @@ from switchyard.flow.intake.derived import Reaper
 from switchyard.flow.risk.contents import RecentContents
 from switchyard.telemetry.metrics import Metrics
 from tests.support.databases import Database
+from tests.support.memory.clock import START, ManualClock
 
 ACCOUNT = AccountId("acct-1")
 ORDER = OrderRequest(symbol="BTC", side="BUY", type="LIMIT", qty=Decimal(1), price=Decimal(5), time_in_force="GTC")

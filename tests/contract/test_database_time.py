@@ -6,8 +6,6 @@ from typing import cast
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.system_clock import SystemClock
@@ -18,6 +16,8 @@ from switchyard.telemetry.metrics import Metrics
 from tests.support.build import WORKER, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.database import MemoryDatabase
 from tests.support.polling import until
 from tests.support.stepped import step_server_clock
 from tests.support.wrapped import Forwarding

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.domain.errors import JournalBroken, JournalUnavailable
 from switchyard.domain.journal.changes import Committed
 from tests.support.build import an_accept
 from tests.support.disk import FailingDisk
+from tests.support.memory.clock import START
 
 
 @pytest.fixture

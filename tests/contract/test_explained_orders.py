@@ -9,8 +9,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
 from switchyard.domain.accounts.positions import apply_fill
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
@@ -29,6 +27,8 @@ from switchyard.domain.risk.checks import Violation
 from switchyard.domain.risk.claims import Terms
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_entry, an_order_id
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import START, ManualClock
+from tests.support.memory.database import MemoryDatabase
 from tests.support.record import check_text
 
 CHECKS = ("KILL_SWITCH", "RISK_MAX_QTY", "COLLAR")

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from switchyard.adapters.files.head_file import LocalHeadFile
-from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.journal.lines import SignedHead, parse_head
 from switchyard.flow.readers.head import HeadKeeper
 from switchyard.ports.journal import EPOCH_GAP
 from tests.support.audit_fixture import KEY, AuditFixture
 from tests.support.databases import Database, fresh_database
+from tests.support.memory.clock import START, ManualClock
+from tests.support.memory.journal import MemoryJournal
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

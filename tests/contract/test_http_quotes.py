@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.domain.ids import VenueName
 from switchyard.ports.quotes import QuotePage
 from switchyard.ports.venue import VenueUnavailable
+from tests.support.memory.clock import START, ManualClock
 from tests.support.ports import free_port
 from tests.support.scripted_server import Reply, hang_up, reply, scripted_server, then_hang_up
 

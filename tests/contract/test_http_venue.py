@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http import transport
 from switchyard.adapters.venues.http import venue as venue_module
@@ -34,6 +33,7 @@ from switchyard.ports.venue import (
     VenueRejected,
     VenueUnavailable,
 )
+from tests.support.memory.clock import START, ManualClock
 from tests.support.ports import free_port
 from tests.support.scripted_server import (
     Reply,

@@ -6,7 +6,6 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, unmatched_report
 from switchyard.domain.errors import GroupRejected
 from switchyard.domain.ids import AccountId, WorkerId
@@ -18,6 +17,7 @@ from switchyard.ports.journal import EPOCH_GAP, Epoch, Head, Journal
 from tests.support.build import WORKER, a_report, an_accept, numbered, state_after
 from tests.support.databases import Database, Engine, fresh_database
 from tests.support.journal_checks import commit, verified
+from tests.support.memory.clock import START
 
 
 async def test_an_empty_journal_starts_at_genesis(journal: Journal) -> None:

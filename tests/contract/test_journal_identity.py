@@ -13,9 +13,6 @@ import pytest
 
 from switchyard.adapters.backoffice.breaks import SqliteBreaks
 from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.adapters.memory.clock import START
-from switchyard.adapters.memory.database import MemoryDatabase
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite import connections
 from switchyard.adapters.sqlite.connections import OpenFiles, connect
@@ -28,6 +25,9 @@ from switchyard.ports.journal import EPOCH_GAP, Head, Journal
 from tests.support.audit_fixture import AuditFixture
 from tests.support.build import an_accept
 from tests.support.databases import Database, run_sql
+from tests.support.memory.clock import START
+from tests.support.memory.database import MemoryDatabase
+from tests.support.memory.journal import MemoryJournal
 from tests.support.postgres import PostgresServer
 from tests.support.stream_journal import StreamJournal, dispatch, hub_over, take
 

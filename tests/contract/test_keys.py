@@ -6,7 +6,6 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import request_cancel
 from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.changes import Change, Conflict
@@ -14,6 +13,7 @@ from switchyard.domain.orders.keys import PLACE_ORDER, KeyEntry
 from tests.support.build import ACCOUNT, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import START
 
 LONG_AFTER = START + timedelta(days=400)
 

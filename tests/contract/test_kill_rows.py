@@ -7,8 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import START
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain import decisions
 from switchyard.domain.errors import GroupRejected, KillCleared
 from switchyard.domain.ids import KillId
@@ -20,6 +18,8 @@ from switchyard.ports.journal import Journal
 from tests.support.build import WORKER, an_accept, an_entry, an_order_id, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit, verified
+from tests.support.memory.clock import START
+from tests.support.memory.journal import MemoryJournal
 
 _numbers = count(1)
 

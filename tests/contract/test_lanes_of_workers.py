@@ -5,14 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.liveness import PostgresLanes
 from switchyard.domain.errors import DifferentDeclarations
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.orders.outbox import LANES
 from tests.support.databases import Database
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.database import MemoryDatabase
 from tests.support.stepped import step_server_clock
 
 ONE, TWO, THREE = WorkerId("one"), WorkerId("two"), WorkerId("three")

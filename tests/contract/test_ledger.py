@@ -11,7 +11,6 @@ from switchyard.adapters.backoffice import schema
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
-from switchyard.adapters.memory.clock import START
 from switchyard.bootstrap.books import NewSchema
 from switchyard.domain.books.entries import fill_entry_id, parse_entry
 from switchyard.domain.books.manual import ManualEntry
@@ -20,6 +19,7 @@ from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.lines import Offset, Place
 from switchyard.ports.books import EntryFilter, LedgerBroken, LedgerUnavailable, OwnershipLost
 from tests.support.ledgers import Ledgers
+from tests.support.memory.clock import START
 from tests.support.postgres import PostgresServer
 from tests.support.posting import Posting, differences, digest, post_all
 from tests.support.tape import Tape

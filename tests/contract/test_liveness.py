@@ -5,13 +5,13 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from switchyard.adapters.memory.liveness import MemoryLiveness
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.liveness import PostgresLiveness, lock_key
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.domain.ids import WorkerId
 from switchyard.ports.journal import KERNEL_HOLD, Liveness
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
+from tests.support.memory.liveness import MemoryLiveness
 from tests.support.polling import until
 
 HERE, THERE, NEVER = WorkerId("here"), WorkerId("there"), WorkerId("never")

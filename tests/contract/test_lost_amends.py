@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.journal.changes import Committed
@@ -26,6 +25,7 @@ from switchyard.flow.sending.resolve import Resolver, VenueWatch
 from switchyard.ports.venue import Lookup, VenueAmend
 from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after
 from tests.support.databases import Database
+from tests.support.memory.clock import START
 from tests.support.sweeping import OUR_TAG, Sweeping, report
 
 FIRST, SECOND = VenueClientOrderId(f"{OUR_TAG}-first"), VenueClientOrderId(f"{OUR_TAG}-second")

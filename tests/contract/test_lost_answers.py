@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.reader import Reader
@@ -17,6 +16,7 @@ from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
 from switchyard.domain.journal.changes import Committed, Conflict, Outcome
 from tests.support.build import an_accept
 from tests.support.journal_checks import commit, verified
+from tests.support.memory.clock import START
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
 from tests.support.serving import serving

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
 from switchyard.domain.ids import KillId, VenueClientOrderId, VenueName
 from switchyard.domain.journal.changes import Change, Committed
@@ -28,6 +27,7 @@ from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.resolve import Resolver, VenueWatch
 from tests.support.build import VENUE, an_accept, state_after
 from tests.support.databases import Database
+from tests.support.memory.clock import START
 from tests.support.sweeping import Sweeping, report
 
 OTHER = VenueName("other")

@@ -7,7 +7,6 @@ from itertools import count
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import request_cancel
 from switchyard.domain.ids import OrderId, order_id, ulid_milliseconds
 from switchyard.domain.journal.changes import Change, Committed
@@ -15,6 +14,7 @@ from switchyard.domain.risk.claims import Claim, Limits
 from tests.contract.test_claims_random import forget_totals
 from tests.support.build import ACCOUNT, an_accept, state_after
 from tests.support.databases import Database
+from tests.support.memory.clock import START
 
 WINDOW_MS = 20  # so short that many orders lie at its edges
 GROUPS = 60

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from switchyard.adapters.memory.clock import START
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.queries import PostgresOutboxListing
 from switchyard.adapters.sqlite.database import SqliteDatabase
@@ -28,6 +26,8 @@ from switchyard.ports.outbox import Due, OutboxListing, OutboxQueries, QueueHead
 from tests.support.build import VENUE, WORKER, a_report, an_accept, numbered, state_after
 from tests.support.databases import Database, SqlDatabase
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import START
+from tests.support.memory.database import MemoryDatabase
 
 SECOND = timedelta(seconds=1)
 

@@ -13,7 +13,6 @@ from zoneinfo import ZoneInfo
 import apsw
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.venues.paper import exchange as exchange_module
 from switchyard.adapters.venues.paper.exchange import DOWN, PaperExchange
 from switchyard.adapters.venues.paper.market import PaperQuotes
@@ -24,6 +23,7 @@ from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.risk.claims import TradingDay
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRejected, VenueUnavailable
+from tests.support.memory.clock import ManualClock
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, read_reports
 
 SIM = VenueName("sim")

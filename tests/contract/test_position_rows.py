@@ -5,7 +5,6 @@ from decimal import Decimal
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.decisions import apply_report
 from switchyard.domain.journal.changes import Change, Committed, Conflict, merged
@@ -15,6 +14,7 @@ from switchyard.ports.queries import Queries
 from tests.support.build import ACCOUNT, a_report, an_accept, numbered, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit, verified
+from tests.support.memory.clock import START
 
 KEY = (ACCOUNT, "USDJPY")
 

@@ -9,7 +9,6 @@ import asyncpg
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.domain.decisions import apply_report, begin_attempt, record_result, set_kill, unmatched_report
 from switchyard.domain.errors import GroupRejected
@@ -19,6 +18,7 @@ from switchyard.domain.risk.claims import Claim, Limits, Terms
 from switchyard.domain.risk.kills import Kill
 from tests.support.build import VENUE, a_report, an_accept, state_after
 from tests.support.journal_checks import commit, verified
+from tests.support.memory.clock import START
 from tests.support.polling import until
 
 

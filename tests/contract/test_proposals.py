@@ -8,7 +8,6 @@ from typing import cast
 
 import pytest
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain import decisions
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, account_total
 from switchyard.domain.errors import GroupRejected, OutcomeUnknown
@@ -21,6 +20,7 @@ from switchyard.ports.journal import Journal
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept
 from tests.support.databases import Database
+from tests.support.memory.clock import START, ManualClock
 from tests.support.sequencing import running_sequencer
 from tests.support.wrapped import Forwarding
 

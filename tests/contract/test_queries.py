@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.bootstrap.databases import DatabaseQueries
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, request_cancel
 from switchyard.domain.ids import AccountId, OrderId, VenueName
@@ -18,6 +17,7 @@ from switchyard.ports.queries import OrderFilter
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import START
 
 
 async def test_an_order_is_found_by_its_id(database: Database, queries: DatabaseQueries) -> None:

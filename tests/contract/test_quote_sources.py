@@ -10,7 +10,6 @@ from typing import NamedTuple
 import pytest
 
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.quotes import HttpQuotes
@@ -21,6 +20,7 @@ from switchyard.flow.quotes import PolledQuotes
 from switchyard.ports.clock import Clock
 from switchyard.ports.quotes import QuoteSource
 from switchyard.telemetry.metrics import Metrics
+from tests.support.memory.clock import START, ManualClock
 from tests.support.venue_process import VenueProcess
 
 CSV = "at,symbol,bid,ask\n2025-03-04T09:30:00Z,USDJPY,150.01,150.02\n"

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from switchyard.adapters.memory.cache import MemoryRate
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.redis.host import Breaker, RedisHost
 from switchyard.adapters.redis.limits import RATE_PREFIX, RedisRate
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.ports.cache import Counted, SharedRate
 from switchyard.ports.clock import Clock
 from tests.support.cache import KEY, LONG_TIMEOUTS
+from tests.support.memory.clock import ManualClock
 from tests.support.polling import until
 from tests.support.redis import RedisServer
 from tests.support.scripted_redis import scripted_redis

@@ -11,10 +11,6 @@ import pytest
 from msgspec.structs import replace as replace_fields
 
 from switchyard.adapters.files.audit_file import LocalAuditFile
-from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
-from switchyard.adapters.memory.journal import MemoryJournal
-from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.migrations import PostgresRebuild
 from switchyard.adapters.postgres.queries import PostgresOrderDump
@@ -42,6 +38,10 @@ from switchyard.ports.journal import Journal
 from switchyard.ports.queries import OrderDump
 from switchyard.telemetry.metrics import Metrics
 from tests.support.databases import Database
+from tests.support.memory.clock import START, ManualClock
+from tests.support.memory.database import MemoryDatabase
+from tests.support.memory.journal import MemoryJournal
+from tests.support.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from tests.support.postgres import PostgresServer
 
 VENUE = VenueName("sim")

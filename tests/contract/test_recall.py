@@ -5,13 +5,13 @@ from decimal import Decimal
 
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import decide_by_hand, record_doubt
 from switchyard.domain.journal.facts import DecisionFact
 from switchyard.domain.orders.reports import ExecutionIdScope
 from switchyard.flow.executions.sync import StrayRecall
 from tests.support.build import VENUE, a_report, an_accept, state_after
 from tests.support.databases import Database
+from tests.support.memory.clock import START
 from tests.support.recording import RecorderHarness
 
 TEN = Decimal(10)

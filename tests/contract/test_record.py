@@ -7,7 +7,6 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
 from switchyard.domain.decisions import (
     apply_report,
@@ -25,6 +24,7 @@ from switchyard.domain.orders.reports import ExecutionIdScope
 from switchyard.ports.queries import UnfinishedFilter
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
+from tests.support.memory.clock import START
 from tests.support.recording import RecorderHarness, ScriptedVenue, fills
 
 

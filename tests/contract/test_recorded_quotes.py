@@ -6,7 +6,7 @@ import pytest
 
 from switchyard.adapters.files import recorded_quotes
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes, UnreadableRecord
-from switchyard.adapters.memory.clock import ManualClock
+from tests.support.memory.clock import ManualClock
 
 HEAD = "at,symbol,bid,ask\n"
 GOOD = "2026-01-05T09:00:00Z,USDJPY,150.01,150.02\n"

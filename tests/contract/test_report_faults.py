@@ -10,7 +10,6 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain import decisions
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.journal.changes import Change, Cursor
@@ -22,6 +21,7 @@ from switchyard.flow.executions.sync import LAG, VenueSync
 from switchyard.ports.venue import UnreadableReport, VenueOrder, VenueUnavailable
 from tests.support.build import VENUE, a_report, an_accept, state_after
 from tests.support.databases import Database
+from tests.support.memory.clock import START, ManualClock
 from tests.support.polling import until
 from tests.support.recording import OUR_TAG, RecorderHarness, fills
 

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
 from switchyard.domain.ids import KillId, VenueName
 from switchyard.domain.journal.changes import Change, Conflict, merged
@@ -17,6 +16,7 @@ from switchyard.domain.risk.kills import Kill
 from tests.support.build import VENUE, WORKER, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit, verified
+from tests.support.memory.clock import START
 
 OTHER = VenueName("other")
 LATER = START + timedelta(hours=1)

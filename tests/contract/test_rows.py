@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import (
     apply_report,
     begin_attempt,
@@ -23,6 +22,7 @@ from switchyard.ports.journal import Journal
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, numbered, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import START
 
 
 async def stored(journal: Journal, *changes: Change) -> OrderState:

@@ -12,8 +12,6 @@ import pytest
 
 from switchyard.adapters.airflow.client import AirflowClient
 from switchyard.adapters.airflow.runner import AirflowRunner
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.bootstrap.pdca import work_through
 from switchyard.domain.errors import RunnerDown
@@ -23,6 +21,8 @@ from switchyard.flow.clock import Wake
 from switchyard.flow.pdca.worker import EmbeddedRunner
 from switchyard.ports.strategies import Run, Runner, RunState
 from tests.support.airflow import DAG, PASSWORD, USER, fake_airflow
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.database import MemoryDatabase
 from tests.support.pdca import a_recheck, strategy_key
 from tests.support.polling import until
 from tests.support.recheck_site import ACCEPTED_AT, STRATEGY, recheck_site

@@ -2,13 +2,13 @@
 
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import begin_attempt, record_sent
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.flow.sending.sends import SentIds
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import WORKER, an_accept, state_after
 from tests.support.databases import Database
+from tests.support.memory.clock import START
 
 
 class Watch:

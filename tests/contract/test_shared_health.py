@@ -2,12 +2,12 @@
 
 from datetime import timedelta
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.journal.changes import Change, Outcome
 from switchyard.flow.health.venues import REPEAT_SECONDS, STALE, HealthBoard, HealthReader, HealthWriter, VenueBreaker
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE
 from tests.support.databases import Database
+from tests.support.memory.clock import ManualClock
 
 SECOND = timedelta(seconds=1)
 

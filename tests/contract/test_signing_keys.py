@@ -11,7 +11,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from switchyard.adapters.files.signing_keys import KEY_FILE, KEY_SET_FILE, KEYS_MAX, local_key, new_key
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.errors import Unavailable
 from switchyard.entrypoints.http.transport.key_ring import (
     ASK_SECONDS_MIN,
@@ -22,6 +21,7 @@ from switchyard.entrypoints.http.transport.key_ring import (
     url_source,
 )
 from tests.support.keys import KID, private_key, public_jwk
+from tests.support.memory.clock import ManualClock
 
 AGE_MAX = timedelta(hours=1)
 KEY_SET = json.dumps({"keys": [public_jwk(private_key())]})

@@ -14,7 +14,6 @@ from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, enter
 from switchyard.adapters.backoffice.postgres.lookup import PostgresLedgerLookup
 from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
 from switchyard.adapters.memory.cache import MemoryCache
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.journal import PostgresJournal
@@ -39,6 +38,7 @@ from switchyard.ports.queries import OrderFilter, UnfinishedFilter
 from switchyard.ports.strategies import PdcaUnavailable
 from tests.support.build import ACCOUNT, an_accept
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import START, ManualClock
 from tests.support.pdca import a_recheck, add_strategies
 from tests.support.polling import until
 from tests.support.postgres import STANDBY, PostgresServer

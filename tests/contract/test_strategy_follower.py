@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId
@@ -22,6 +20,8 @@ from switchyard.ports.strategies import PdcaStore, Registered, StrategyQuery
 from switchyard.settings import load_settings
 from tests.support.build import ACCOUNT, an_accept
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.database import MemoryDatabase
 from tests.support.pdca import NOW, add_strategies, strategy_key
 
 

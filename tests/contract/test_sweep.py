@@ -8,7 +8,6 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import begin_attempt, record_doubt, record_sent, request_cancel
 from switchyard.domain.journal.lines import data_of, decode_report_fact
 from switchyard.domain.orders.order import Order
@@ -20,6 +19,7 @@ from switchyard.flow.executions.record import GAP_SECONDS, GapWatch
 from switchyard.flow.executions.sync import CANCEL_SECONDS, CANCELS_MAX, GRACE, LAG
 from tests.support.build import VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
+from tests.support.memory.clock import START
 from tests.support.sweeping import Sweeping, report
 
 TEN, HUNDRED = Decimal(10), Decimal(100)

@@ -2,13 +2,13 @@
 
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import begin_attempt, record_sent, record_unsent, unmatched_report
 from switchyard.domain.journal.changes import Change, Committed, Conflict, merged
 from switchyard.domain.orders.outbox import LANES, lane_of
 from switchyard.ports.journal import Journal
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
+from tests.support.memory.clock import START
 
 OTHER_SYMBOL = next(
     symbol

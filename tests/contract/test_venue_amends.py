@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues._template import TemplateVenue
@@ -20,6 +19,7 @@ from switchyard.domain.orders.amends import Amend, Amounts
 from switchyard.domain.orders.keys import AMEND_ORDER
 from switchyard.domain.orders.order import ALL_KINDS
 from switchyard.ports.venue import Accepted, Ambiguous, AmendMode, Capabilities, Venue, VenueAmend, VenueRejected
+from tests.support.memory.clock import ManualClock
 from tests.support.venue_orders import an_order, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 

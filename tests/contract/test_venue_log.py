@@ -12,8 +12,8 @@ from typing import NoReturn
 
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.adapters.venues.simulator.log import Entry, EventLog, LogBroken
+from tests.support.memory.clock import START
 from tests.support.venue_orders import DEADLINE_SECONDS
 
 

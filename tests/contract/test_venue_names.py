@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.bootstrap.venues import credentials_of, declared_capabilities, names_at
@@ -17,6 +16,7 @@ from switchyard.domain.ids import VenueName
 from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, VenueRejected
 from switchyard.settings import VenueSettings, load_settings
+from tests.support.memory.clock import START, ManualClock
 from tests.support.scripted_server import Reply, ScriptedServer, reply, scripted_server
 from tests.support.venue_orders import an_order, bare
 

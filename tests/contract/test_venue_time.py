@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.venues.http.venue import HttpVenue, VenueTime
 from switchyard.domain.ids import VenueName
 from switchyard.ports.venue import Capabilities, Unsent
+from tests.support.memory.clock import START, ManualClock
 from tests.support.scripted_server import reply, scripted_server
 from tests.support.venue_orders import an_order
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues._template import TemplateVenue
@@ -31,6 +30,7 @@ from switchyard.ports.venue import (
     VenueStatement,
     VenueUnavailable,
 )
+from tests.support.memory.clock import ManualClock
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 

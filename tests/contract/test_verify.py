@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile, head_path_of
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.journal.events import SYSTEM_ACCOUNT, event
 from switchyard.domain.journal.facts import CutFact
 from switchyard.domain.journal.lines import GENESIS, LINE_BYTES_MAX, SignedHead, head_text, link, stamp
 from switchyard.flow.history.replay import AuditReport, verify_audit
+from tests.support.memory.clock import START
 
 KEY = b"a key that only the operators have"
 LINES = 12

@@ -11,20 +11,20 @@ from switchyard.telemetry.logs import configure_logs
 
 HANGS = """
 import asyncio, threading
-from switchyard.entrypoints.cli import ending
-ending.END_SECONDS_MAX = 0.2
+from switchyard.entrypoints.cli import failures
+failures.END_SECONDS_MAX = 0.2
 
 async def main():
     # A thread that Python waits for at its exit, as those of an executor.
     threading.Thread(target=threading.Event().wait).start()
     {end}
 
-ending.run_to_end(main())
+failures.run_to_end(main())
 """
 
 
 @pytest.mark.parametrize(
-    "end", ["return", "raise OSError('no space left')", "ending.bound_the_end(); await asyncio.Event().wait()"]
+    "end", ["return", "raise OSError('no space left')", "failures.bound_the_end(); await asyncio.Event().wait()"]
 )
 def test_a_process_that_hangs_at_its_end_exits_all_the_same(end: str) -> None:
     ended = subprocess.run([sys.executable, "-c", HANGS.format(end=end)], capture_output=True, timeout=60, check=False)

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.adapters.memory.clock import START
 from switchyard.adapters.otlp.tracer import OtlpTracer
 from switchyard.domain.decisions import apply_report, begin_attempt
 from switchyard.domain.journal.changes import Change
@@ -24,6 +23,7 @@ from tests.support.databases import Database
 from tests.support.journal_checks import commit, verified
 from tests.support.kafka import Kafka, stored_messages
 from tests.support.kafka_books import Office, check_books, kafka_bus
+from tests.support.memory.clock import START
 from tests.support.relay import RelayUnderTest
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

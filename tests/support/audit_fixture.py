@@ -9,8 +9,6 @@ from typing import Literal
 
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile, head_path_of
-from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.domain import decisions
 from switchyard.domain.errors import JournalUnavailable
@@ -23,6 +21,8 @@ from switchyard.flow.readers.audit import AuditWriter
 from switchyard.ports.files import AuditFile
 from switchyard.ports.journal import HeadFile, Journal
 from switchyard.telemetry.metrics import Metrics
+from tests.support.memory.clock import START, ManualClock
+from tests.support.memory.journal import MemoryJournal
 
 KEY = b"a key that only the operators have"
 

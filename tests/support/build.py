@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import accept
 from switchyard.domain.ids import (
     AccountId,
@@ -24,6 +23,7 @@ from switchyard.domain.orders.order import OrderRequest
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.orders.reports import ExecutionReport, ReportStatus
 from switchyard.domain.risk.claims import Terms
+from tests.support.memory.clock import START
 
 ACCOUNT = AccountId("acc-1")
 VENUE = VenueName("sim")

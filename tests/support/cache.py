@@ -7,11 +7,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from switchyard.adapters.memory.cache import MemoryCache
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.host import RedisHost
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.ports.cache import Cache, CacheEntry, CacheError, CacheStatus
+from tests.support.memory.clock import START, ManualClock
 from tests.support.redis import RedisServer
 
 KEY = b"a key for tests, and no others!!"

@@ -7,10 +7,10 @@ from typing import Any, Literal, TypeAlias
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.database import SqliteDatabase
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.database import MemoryDatabase
 from tests.support.postgres import PostgresServer
 from tests.support.upgraded import borrowed_database
 

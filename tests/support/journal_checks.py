@@ -2,11 +2,11 @@
 
 from itertools import count
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.journal.changes import Change, Committed
 from switchyard.domain.journal.events import JournalEvent
 from switchyard.domain.journal.lines import GENESIS, head_text, link, stamp
 from switchyard.ports.journal import PAGE_MAX, Journal
+from tests.support.memory.clock import START
 
 _groups = count(1)
 

@@ -9,7 +9,6 @@ from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.kafka.messages import MessageReader
-from switchyard.adapters.memory.clock import START
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.decisions import apply_report
@@ -27,6 +26,7 @@ from tests.support.build import a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit, verified
 from tests.support.kafka import BUS_KEY, Kafka
+from tests.support.memory.clock import START
 from tests.support.polling import until
 from tests.support.posting import differences, digest
 from tests.support.relay import INSTALLATION

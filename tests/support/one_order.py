@@ -7,8 +7,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain import decisions
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
@@ -41,6 +39,8 @@ from switchyard.ports.venue import (
 )
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, an_accept
+from tests.support.memory.clock import ManualClock, SeededRandomness
+from tests.support.memory.database import MemoryDatabase
 from tests.support.sequencing import running_sequencer
 
 SECOND = timedelta(seconds=1)

@@ -5,9 +5,9 @@ from typing import Any
 
 import aiohttp
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.entrypoints.http.transport.auth import issue_token
+from tests.support.memory.clock import ManualClock
 from tests.support.process import SECRET, Process
 
 BODY = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000}

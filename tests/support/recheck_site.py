@@ -9,7 +9,6 @@ from pathlib import Path
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.backoffice.lookup import SqliteLedgerLookup
-from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.decisions import accept, apply_report, begin_attempt, record_doubt
@@ -31,6 +30,7 @@ from switchyard.flow.pdca.worker import Enforcement, RecheckWorker
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, WORKER, an_order_id, state_after
 from tests.support.databases import Database
+from tests.support.memory.clock import ManualClock, SeededRandomness
 from tests.support.strategies import FILLS, ORDERS, WINDOW
 
 STRATEGY = "meanrev.m1"

@@ -9,7 +9,6 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.errors import JournalUnavailable
@@ -24,6 +23,7 @@ from switchyard.ports.venue import Capabilities, ReportPage, UnreadableReport, V
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, a_report, state_after
 from tests.support.databases import Database
+from tests.support.memory.clock import START, ManualClock
 from tests.support.sequencing import running_sequencer
 from tests.support.wrapped import Forwarding
 

@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain.ids import OrderId, VenueName, WorkerId
 from switchyard.domain.orders.order import Order
@@ -22,6 +20,8 @@ from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Capabilities, Dedupe, Lookup, OnDeparture, SendOutcome, Venue, ignore_departure
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, an_accept
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.database import MemoryDatabase
 from tests.support.sequencing import running_sequencer
 from tests.support.wrapped import Forwarding
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from datetime import timedelta
 from itertools import pairwise
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL
 from switchyard.domain.ids import OrderId
 from switchyard.domain.orders.order import ended_unsent
 from switchyard.flow.sending.sends import line_of
 from switchyard.ports.venue import SEND_LIMIT
+from tests.support.memory.clock import START
 from tests.support.sending_faults import Departure
 from tests.support.sending_site import Field
 

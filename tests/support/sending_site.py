@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
-from switchyard.adapters.memory.clock import SeededRandomness
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
 from switchyard.domain.errors import OrderFinal, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName, WorkerId
@@ -31,6 +29,8 @@ from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Capabilities, Venue
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, an_accept
+from tests.support.memory.clock import SeededRandomness
+from tests.support.memory.database import MemoryDatabase
 from tests.support.sending_faults import (
     Departure,
     Faults,

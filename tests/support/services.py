@@ -3,7 +3,6 @@
 from typing import cast
 
 from switchyard.adapters.memory.cache import MemoryRate
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.bootstrap import Services
 from switchyard.bootstrap.gateway import RATE_WINDOW, Caches
@@ -18,6 +17,7 @@ from switchyard.flow.routing.window import AdmissionWindow, Forecast
 from switchyard.settings import load_settings
 from switchyard.telemetry.metrics import Metrics
 from tests.support.databases import Database
+from tests.support.memory.clock import ManualClock
 from tests.support.process import SECRET
 from tests.support.sequencing import running_sequencer
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 
-from switchyard.adapters.memory.journal import MemoryJournal
-from switchyard.adapters.memory.queries import MemoryQueries
 from switchyard.domain import decisions
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
@@ -21,6 +19,8 @@ from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.flow.readers.folds import Message
 from switchyard.flow.readers.stream import StreamHub, Subscription
 from switchyard.ports.journal import Head
+from tests.support.memory.journal import MemoryJournal
+from tests.support.memory.queries import MemoryQueries
 
 ANN, BOB = AccountId("ann"), AccountId("bob")
 FIRST, SECOND, BOBS = OrderId("ord_1"), OrderId("ord_2"), OrderId("ord_of_bob")

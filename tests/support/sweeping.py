@@ -7,7 +7,6 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.decisions import begin_attempt, record_sent
 from switchyard.domain.ids import VenueClientOrderId, VenueName
@@ -23,6 +22,7 @@ from switchyard.ports.venue import Capabilities, Lookup, ReportPage, VenueFill, 
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
+from tests.support.memory.clock import START, ManualClock
 from tests.support.sequencing import running_sequencer
 
 KEY = (ACCOUNT, "USDJPY")

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from switchyard.adapters.memory.clock import START
+from tests.support.memory.clock import START
 
 T = TypeVar("T")
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
 from switchyard.domain.errors import (
     AmendPending,
@@ -29,6 +28,7 @@ from switchyard.domain.orders.reports import ExecutionReport, ReportStatus
 from switchyard.domain.risk.claims import reserved
 from switchyard.flow.commit.states import after
 from tests.support.build import an_accept, an_entry
+from tests.support.memory.clock import START
 
 WORKER = WorkerId("worker-1")
 PRICE = Decimal("150.125")

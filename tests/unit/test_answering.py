@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.flow.sending.resolve import VenueWatch
 from switchyard.ports.venue import ProbeResult, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE
+from tests.support.memory.clock import ManualClock
 
 SECOND = timedelta(seconds=1)
 

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.redis.host import Breaker
+from tests.support.memory.clock import ManualClock
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from decimal import Decimal
 
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.accounts.positions import apply_fill
 from switchyard.domain.ids import OrderId, VenueName
 from switchyard.domain.journal.facts import Quote
@@ -16,6 +15,7 @@ from switchyard.domain.risk.claims import Terms
 from switchyard.flow.sending.pre_send_checks import Closes, Collars
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent
 from tests.support.build import ACCOUNT, an_accept
+from tests.support.memory.clock import START
 from tests.support.sending import Answers, BatchVenue, Sending
 
 

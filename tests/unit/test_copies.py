@@ -6,8 +6,6 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
 from switchyard.domain.journal.changes import Change, Outcome
 from switchyard.domain.orders.outbox import OrderState
@@ -16,6 +14,8 @@ from switchyard.flow.health.copies import TIME_MARGIN, CopyWatch
 from switchyard.ports.venue import Accepted, VenueOrder
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, WORKER, a_report, an_accept, state_after
+from tests.support.memory.clock import START, ManualClock
+from tests.support.memory.database import MemoryDatabase
 
 AHEAD = timedelta(minutes=3)
 """The venue's clock against ours."""

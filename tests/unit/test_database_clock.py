@@ -7,14 +7,14 @@ from itertools import pairwise
 import pytest
 from structlog.testing import capture_logs
 
-from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.adapters.memory.database_time import MemoryTime
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.flow.clock import FIRST_READINGS, PAUSE_MIN, SLEW_MAX, DatabaseClock
 from switchyard.ports.journal import StoredTime, TimeReading
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import an_accept
 from tests.support.journal_checks import commit
+from tests.support.memory.clock import START, ManualClock
+from tests.support.memory.database_time import MemoryTime
+from tests.support.memory.journal import MemoryJournal
 
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)

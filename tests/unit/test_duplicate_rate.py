@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.flow.intake.order_intake import (
     REQUESTS_MIN,
     SLOT_SECONDS,
@@ -15,6 +14,7 @@ from switchyard.flow.intake.order_intake import (
     DuplicateRate,
     HighDuplicateRate,
 )
+from tests.support.memory.clock import ManualClock
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
 from switchyard.domain.errors import ContradictsEvidence, NotInDoubt
 from switchyard.domain.journal.changes import Change
@@ -16,6 +15,7 @@ from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.orders.reports import ReportStatus
 from switchyard.flow.commit.states import after as state_after_change
 from tests.support.build import WORKER, a_report, an_accept, state_after
+from tests.support.memory.clock import START
 
 TEN = Decimal(10)
 

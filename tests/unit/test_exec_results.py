@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import apply_report
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.journal.events import Event, JournalEvent
@@ -25,6 +24,7 @@ from tests.support.build import a_report, an_accept, state_after
 from tests.support.contract import problems
 from tests.support.contract_files import DO_REQUEST
 from tests.support.do_order import body
+from tests.support.memory.clock import START
 
 FX = Instrument(symbol="USDJPY", lot=Decimal(1000))
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import record_doubt
 from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.domain.orders.reasons import DoubtCode
@@ -13,6 +12,7 @@ from switchyard.flow.sending.operator import Decider, Settling, explain, standin
 from switchyard.flow.sending.resolve import waiting_time
 from switchyard.ports.venue import Capabilities
 from tests.support.build import an_accept, state_after
+from tests.support.memory.clock import START
 
 SECOND = timedelta(seconds=1)
 PROVABLE: dict[str, Any] = {"dedupe": "while_open", "lookup": "all", "acceptance_window": 10 * SECOND}

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.decisions import accept, apply_report, begin_attempt, record_doubt, request_cancel
 from switchyard.domain.ids import AccountId, VenueClientOrderId
@@ -34,6 +33,7 @@ from switchyard.domain.risk.claims import (
 )
 from switchyard.domain.risk.exposure import Book, summed
 from tests.support.build import VENUE, WORKER, a_report, an_accept, an_order_id
+from tests.support.memory.clock import START
 
 A, B = AccountId("a"), AccountId("b")
 

@@ -9,8 +9,6 @@ from typing import Any, cast
 import pytest
 
 from switchyard.adapters.memory.cache import MemoryBuckets
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain import decisions
@@ -40,6 +38,8 @@ from switchyard.ports.venue import (
 )
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import an_accept
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.database import MemoryDatabase
 from tests.support.sequencing import running_sequencer
 
 ONE, TWO = VenueName("one"), VenueName("two")

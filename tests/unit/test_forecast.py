@@ -5,13 +5,13 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain.errors import QueueDelayed
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders.order import TimeInForce
 from switchyard.flow.routing.window import STALE_SECONDS, Forecast
 from tests.support.build import VENUE, an_accept
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.database import MemoryDatabase
 
 SIM, OTHER = VENUE, VenueName("other")
 

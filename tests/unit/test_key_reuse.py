@@ -4,8 +4,6 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, cast
 
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain.journal.changes import Change, Outcome
 from switchyard.domain.market.instruments import Instrument
@@ -18,6 +16,8 @@ from switchyard.flow.risk.limit_claims import LimitClaim, LimitClaims
 from switchyard.ports.cache import CacheEntry
 from switchyard.ports.queries import Exposures
 from tests.support.build import ACCOUNT, VENUE
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.journal import MemoryJournal
 
 TTL = timedelta(seconds=1)
 MOMENT = timedelta(milliseconds=1)

@@ -9,7 +9,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from structlog.testing import capture_logs
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.errors import Unavailable
 from switchyard.entrypoints.http.transport.key_ring import (
     ASK_SECONDS_MIN,
@@ -21,6 +20,7 @@ from switchyard.entrypoints.http.transport.key_ring import (
     parse_key_set,
 )
 from tests.support.keys import foreign_key, private_key, public_jwk
+from tests.support.memory.clock import ManualClock
 
 AGE_MAX = timedelta(hours=1)
 

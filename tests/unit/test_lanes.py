@@ -6,15 +6,15 @@ from typing import cast
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
-from switchyard.adapters.memory.lanes import PATIENCE
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import AccountId, WorkerId
 from switchyard.domain.orders.outbox import LANES, lane_of
 from switchyard.flow.sending import lanes as lanes_module
 from switchyard.flow.sending.lanes import STALE_SECONDS, Departures, HeldLanes
 from switchyard.ports.journal import Liveness
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.database import MemoryDatabase
+from tests.support.memory.lanes import PATIENCE
 from tests.support.wrapped import Forwarding
 
 ME, OTHER = WorkerId("me"), WorkerId("other")

@@ -5,7 +5,6 @@ from decimal import Decimal
 
 import pytest
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.instruments import Instrument
@@ -14,6 +13,7 @@ from switchyard.domain.risk.checks import OrderContext, Violation
 from switchyard.domain.risk.claims import Breach, Limits, LimitSettings
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
 from switchyard.flow.risk.limit_claims import REVISIONS_MAX, LimitClaims
+from tests.support.memory.clock import START
 
 ACCOUNT = AccountId("acc-1")
 LONG = SymbolExposure(Decimal(10))

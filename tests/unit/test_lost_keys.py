@@ -7,7 +7,6 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain import decisions
 from switchyard.domain.decisions import request_cancel
 from switchyard.domain.ids import KillId, VenueClientOrderId, VenueName
@@ -23,6 +22,7 @@ from switchyard.flow.sending.pre_send_checks import FirstSends, PreSendChecks
 from switchyard.ports.outbox import Due
 from switchyard.ports.venue import Accepted, Dedupe, Lookup, Unsent, Venue, VenueUnavailable
 from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after
+from tests.support.memory.clock import START, ManualClock
 from tests.support.one_order import WINDOW, ScriptedVenue, Setup
 
 TTL, SECOND = timedelta(hours=24), timedelta(seconds=1)

@@ -3,8 +3,6 @@
 import asyncio
 from datetime import timedelta
 
-from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.journal.changes import Committed
@@ -16,6 +14,8 @@ from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes, WaitingLanes
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, an_accept
+from tests.support.memory.clock import ManualClock, SeededRandomness
+from tests.support.memory.database import MemoryDatabase
 
 WORKER = WorkerId("worker-1")
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 from starlette.requests import Request
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.errors import Unauthorized
 from switchyard.entrypoints.http import monitoring
 from switchyard.entrypoints.http.monitoring import MetricsPage
 from switchyard.telemetry.metrics import Metrics
+from tests.support.memory.clock import ManualClock
 
 
 class Site:

@@ -6,12 +6,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.ids import AccountId, OrderId, order_id, ulid_milliseconds
 from switchyard.domain.journal.changes import Change
 from switchyard.domain.risk.claims import WINDOW_ORDERS_MAX, Claim, Limits, OrderWindow
 from switchyard.domain.risk.exposure import Book
 from tests.support.build import ACCOUNT, an_accept
+from tests.support.memory.clock import START
 
 WINDOW_MS = 20  # so short that many orders lie at its edges
 # How much later each order comes; below zero where another process, whose clock is behind, has made it.

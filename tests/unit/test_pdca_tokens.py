@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from switchyard.adapters.files.signing_keys import SigningKey
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.errors import Forbidden, Unauthorized
 from switchyard.entrypoints.http.transport.key_ring import KeyRing
 from switchyard.entrypoints.http.transport.rs256 import PdcaTokens, issue_pdca_token
 from tests.support.keys import KID, foreign_key, pem, private_key, public_jwk
+from tests.support.memory.clock import ManualClock
 
 ISSUER = "noctria.auth"
 NOW = int(ManualClock().now().timestamp())

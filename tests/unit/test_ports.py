@@ -27,21 +27,8 @@ from switchyard.adapters.files.recorded_quotes import RecordedQuotes
 from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.kafka.messages import PartitionSource
 from switchyard.adapters.kafka.publisher import KafkaPublisher
-from switchyard.adapters.memory.accounts import MemoryAccounts
 from switchyard.adapters.memory.cache import MemoryBuckets, MemoryCache, MemoryRate
-from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
-from switchyard.adapters.memory.database import MemoryDatabase
-from switchyard.adapters.memory.database_time import MemoryTime
-from switchyard.adapters.memory.journal import MemoryJournal
-from switchyard.adapters.memory.keys import MemoryKeyStore
-from switchyard.adapters.memory.kills import MemoryKills
-from switchyard.adapters.memory.lanes import MemoryLanes
-from switchyard.adapters.memory.liveness import MemoryLiveness
-from switchyard.adapters.memory.queries import MemoryQueries
 from switchyard.adapters.memory.quotes import FixedQuotes
-from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
-from switchyard.adapters.memory.relay_leases import MemoryRelayLeases
-from switchyard.adapters.memory.strategy_orders import MemoryStrategyOrders
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.otlp.tracer import OtlpSpan, OtlpTracer
 from switchyard.adapters.pdca.queue import SqlQueue
@@ -105,6 +92,19 @@ from switchyard.ports.strategies import (
 from switchyard.ports.tracing import Span, Tracer
 from switchyard.ports.venue import MassCancel, Venue, VenueStatement
 from switchyard.telemetry.metrics import CacheMetrics
+from tests.support.memory.accounts import MemoryAccounts
+from tests.support.memory.clock import ManualClock, SeededRandomness
+from tests.support.memory.database import MemoryDatabase
+from tests.support.memory.database_time import MemoryTime
+from tests.support.memory.journal import MemoryJournal
+from tests.support.memory.keys import MemoryKeyStore
+from tests.support.memory.kills import MemoryKills
+from tests.support.memory.lanes import MemoryLanes
+from tests.support.memory.liveness import MemoryLiveness
+from tests.support.memory.queries import MemoryQueries
+from tests.support.memory.rebuild import MemoryOrderDump, MemoryRebuild
+from tests.support.memory.relay_leases import MemoryRelayLeases
+from tests.support.memory.strategy_orders import MemoryStrategyOrders
 
 # A database brings the SQL engines' journal, queries, key store, liveness, lanes and kills with it.
 databases: list[type[Database]] = [MemoryDatabase, SqliteDatabase, PostgresDatabase]

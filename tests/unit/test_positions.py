@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.accounts.positions import Position, apply_fill
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders.order import Side
 from switchyard.domain.values import EXACT, ZERO
+from tests.support.memory.clock import START
 
 ACCOUNT = AccountId("acct-1")
 Fill = tuple[Side, Decimal, Decimal]

@@ -8,7 +8,6 @@ from decimal import Decimal
 import pytest
 from structlog.testing import capture_logs
 
-from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain.ids import VenueName
 from switchyard.domain.journal.facts import Quote
 from switchyard.flow import quotes
@@ -16,6 +15,7 @@ from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.quotes import QuotePage, TimedQuote
 from switchyard.ports.venue import VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
+from tests.support.memory.clock import START, ManualClock
 
 SIM = VenueName("sim")
 SECOND = timedelta(seconds=1)

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.market.health import Check, CheckStatus, readiness_of
 from switchyard.flow.health.readiness import (
@@ -17,6 +16,7 @@ from switchyard.flow.health.readiness import (
     check_disks,
 )
 from switchyard.ports.files import DiskSpace
+from tests.support.memory.clock import ManualClock
 
 
 class FixedDisks:

@@ -4,13 +4,13 @@ from datetime import timedelta
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.liveness import MemoryLiveness
-from switchyard.adapters.memory.relay_leases import MemoryRelayLeases
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.journal.lines import Place
 from switchyard.flow.bus.relay import SILENCE_SECONDS_MAX, HeldLease
 from switchyard.ports.bus import LeaseLost
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.liveness import MemoryLiveness
+from tests.support.memory.relay_leases import MemoryRelayLeases
 
 
 class Relays:

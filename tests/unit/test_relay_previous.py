@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.journal.events import JournalEvent
 from switchyard.domain.journal.lines import BusEvent
 from switchyard.flow.bus.relay import HeldLease, PreviousEvents, Relay, RelaySource
 from switchyard.telemetry.metrics import Metrics
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.database import MemoryDatabase
 from tests.support.relay import place_orders
 
 

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain.errors import TooManyKills
 from switchyard.domain.ids import AccountId, KillId, OrderId
 from switchyard.domain.journal.events import JournalEvent
@@ -18,6 +17,7 @@ from switchyard.flow.risk.contents import RepeatedExecutions
 from switchyard.ports.journal import Head, Journal
 from switchyard.ports.queries import Queries
 from tests.support.build import an_accept
+from tests.support.memory.clock import START
 
 MAX = 3
 WINDOW = timedelta(seconds=10)

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from switchyard.adapters.memory.clock import START
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain import decisions
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.errors import OrderFinal
@@ -25,6 +23,8 @@ from switchyard.domain.orders.lifecycle import ImpossibleStep
 from switchyard.domain.orders.order import Order, OrderRequest
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.orders.reports import ExecutionReport
+from tests.support.memory.clock import START
+from tests.support.memory.journal import MemoryJournal
 
 ACCOUNT = AccountId("acct-1")
 VENUE = VenueName("sim")

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.adapters.memory.clock import START
 from switchyard.adapters.redis.scripts import (
     ACCESS_LENGTH,
     HEAD_LENGTH,
@@ -19,6 +18,7 @@ from switchyard.adapters.redis.scripts import (
 from switchyard.domain.ids import AccountId
 from switchyard.ports.cache import CacheEntry, CacheStatus
 from tests.support.cache import KEY, a_cache_entry, as_put
+from tests.support.memory.clock import START
 
 SEAL = Seal(KEY)
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from switchyard.adapters.memory.queries import MemoryQueries
 from switchyard.domain.ids import VenueName
 from switchyard.flow.sending import dispatch
 from switchyard.ports.outbox import Due
 from switchyard.ports.venue import Capabilities
+from tests.support.memory.queries import MemoryQueries
 from tests.support.sending_faults import Plan
 from tests.support.sending_judge import violations
 from tests.support.sending_site import IDLE_SECONDS, VENUES, Field, Worker

@@ -8,7 +8,6 @@ from decimal import Decimal
 import pytest
 import structlog
 
-from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
 from switchyard.domain.errors import GroupRejected, JournalUnavailable
 from switchyard.domain.journal.changes import Change, Outcome
@@ -20,6 +19,7 @@ from switchyard.flow.sending import outcomes
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent
 from tests.support.build import VENUE, WORKER, a_report, an_accept
+from tests.support.memory.clock import START
 from tests.support.polling import until
 from tests.support.sending import OWN, BatchVenue, Sending
 from tests.support.wrapped import Forwarding

@@ -7,8 +7,6 @@ from decimal import Decimal
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain import decisions
 from switchyard.domain.errors import GroupRejected, JournalBroken, JournalUnavailable, OutcomeUnknown, QueueFull
 from switchyard.domain.ids import AccountId, OrderId, VenueName, order_id, venue_client_order_id
@@ -20,6 +18,8 @@ from switchyard.flow.commit.groups import Decided, Decision, Positions
 from switchyard.flow.commit.sequencer import COMMIT_SECONDS_MAX, FAILURE_SECONDS, OVERLAP_MIN, Sequencer, decide_all
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import WORKER, a_report, an_accept, state_after
+from tests.support.memory.clock import ManualClock, SeededRandomness
+from tests.support.memory.journal import MemoryJournal
 from tests.support.polling import until
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)

@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from switchyard.adapters.memory.clock import START
 from switchyard.adapters.tables import ORDERS, OUTBOX_ORDERS
 from switchyard.domain import decisions
 from switchyard.domain.orders.outbox import OrderState
 from tests.support.build import an_accept
+from tests.support.memory.clock import START
 
 
 def test_first_versions_have_no_value_in_the_columns_that_their_insert_leaves_out() -> None:

@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from switchyard.adapters.memory.clock import START
 from switchyard.flow.sending.sends import REST, Throttle
+from tests.support.memory.clock import START
 
 SECOND = timedelta(seconds=1)
 

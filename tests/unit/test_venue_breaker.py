@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
 from switchyard.flow.health.venues import PAUSE_MAX, UNHEARD_SECONDS, HealthBoard, VenueBreaker
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE
+from tests.support.memory.clock import ManualClock
 
 ACCEPTED = Accepted("v-1")
 TIMEOUT = Ambiguous("NETWORK_TIMEOUT")

@@ -7,8 +7,6 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from switchyard.adapters.memory.clock import ManualClock
-from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain.decisions import begin_attempt, record_sent
 from switchyard.domain.errors import QueueDelayed
 from switchyard.domain.ids import AccountId, VenueName
@@ -28,6 +26,8 @@ from switchyard.flow.routing.window import (
 )
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, WORKER, an_accept, state_after
+from tests.support.memory.clock import ManualClock
+from tests.support.memory.database import MemoryDatabase
 
 # As many as slots where there are few of these.
 WINDOW = WINDOW_MIN

@@ -14,10 +14,9 @@ from switchyard.client.events import (
     UnknownEvent,
 )
 from switchyard.client.placement import place_order_with_idempotency
-from switchyard.client.retry import Retry
 from switchyard.client.sse import Message
 from switchyard.client.sync_client import Client
-from switchyard.client.wire import Acknowledgement, AmendResult, OrderPlacementResult
+from switchyard.client.wire import Acknowledgement, AmendResult, OrderPlacementResult, Retry
 from switchyard.domain.accounts.views import AccountView, ExposureView, PositionView
 from switchyard.domain.market.quotes import ListedInstrument, MarketQuote
 from switchyard.domain.orders.closing import CancelAllResult, CancelledOrder

@@ -2,9 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from datetime import datetime
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -12,22 +11,15 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import aiohttp
 from yarl import URL
 
-from switchyard.client import accounts as account_calls
-from switchyard.client import calls
-from switchyard.client import kills as kill_calls
+from switchyard.client import calls, pages
 from switchyard.client.address import checked_url, default_token, default_url
 from switchyard.client.attempts import Attempts, Reconnects
 from switchyard.client.calls import Call, Response, response_of, stream_headers, stream_path
 from switchyard.client.errors import ClientError, NotReachable, UnreadableResponse
-from switchyard.client.events import RecordedEvent, StreamEvent, stream_event
-from switchyard.client.pages import EventPages, InstrumentPages, OrderPages, PositionPages
-from switchyard.client.retry import Retry
+from switchyard.client.events import StreamEvent, stream_event
+from switchyard.client.pages import Pages
 from switchyard.client.sse import Message, MessageTooLong, Parser
-from switchyard.client.wire import api_error
-from switchyard.domain.accounts.views import PositionView
-from switchyard.domain.market.quotes import ListedInstrument
-from switchyard.domain.orders.lifecycle import Status
-from switchyard.domain.orders.order import OrderSnapshot
+from switchyard.client.wire import Retry, api_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,6 +36,20 @@ def _method(
     @wraps(build)
     async def method(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._send(build(*args, **kwargs))
+
+    return method
+
+
+def _listed(
+    build: Callable[P, Pages[T]],
+) -> Callable[Concatenate["AsyncClient", P], AsyncGenerator[T, None]]:
+    """A method that yields the items of a list; its pages are requested as needed."""
+
+    @wraps(build)
+    async def method(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, None]:
+        for call in build(*args, **kwargs).calls():
+            for item in await self._send(call):
+                yield item
 
     return method
 
@@ -91,55 +97,19 @@ class AsyncClient:
     venues = _method(calls.venues)
     cancel = _method(calls.cancel)
     amend = _method(calls.amend)
-    close_position = _method(account_calls.close_position)
-    cancel_all = _method(account_calls.cancel_all)
-    account = _method(account_calls.account)
-    explain = _method(account_calls.explain)
+    close_position = _method(calls.close_position)
+    cancel_all = _method(calls.cancel_all)
+    account = _method(calls.account)
+    explain = _method(calls.explain)
     exposure = _method(calls.exposure)
-    kill = _method(kill_calls.kill)
-    kill_state = _method(kill_calls.kill_state)
-    kills = _method(kill_calls.kills)
-    clear_kill = _method(kill_calls.clear_kill)
-
-    async def orders(
-        self, *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None
-    ) -> AsyncGenerator[OrderSnapshot, None]:
-        """Yield the orders of the account, newest first; pages are requested as needed."""
-        for call in OrderPages(statuses, symbol, limit).calls():
-            for snapshot in await self._send(call):
-                yield snapshot
-
-    async def positions(self, *, flat: bool = False) -> AsyncGenerator[PositionView, None]:
-        """Yield the account's positions by symbol, with `flat` also those that are closed; pages as needed."""
-        for call in PositionPages(flat).calls():
-            for position in await self._send(call):
-                yield position
-
-    async def instruments(self) -> AsyncGenerator[ListedInstrument, None]:
-        """Yield the instruments of the gateway's catalogue by symbol; pages are requested as needed."""
-        for call in InstrumentPages().calls():
-            for instrument in await self._send(call):
-                yield instrument
-
-    async def events(
-        self,
-        *,
-        order_id: str | None = None,
-        account_id: str | None = None,
-        since: datetime | None = None,
-        after: datetime | None = None,
-        after_seq: int = 0,
-        newest_first: bool = False,
-        limit: int | None = None,
-    ) -> AsyncGenerator[RecordedEvent, None]:
-        """Yield the events of an order or of the account, oldest first; pages are requested as needed.
-
-        `since` selects events at or after a time, `after` events strictly after it, `after_seq` events after a number,
-        for example the `last_event_id` of `ResyncRequired`.
-        """
-        for call in EventPages(order_id, account_id, since, after, after_seq, newest_first, limit).calls():
-            for event in await self._send(call):
-                yield event
+    kill = _method(calls.kill)
+    kill_state = _method(calls.kill_state)
+    kills = _method(calls.kills)
+    clear_kill = _method(calls.clear_kill)
+    orders = _listed(pages.orders)
+    positions = _listed(pages.positions)
+    instruments = _listed(pages.instruments)
+    events = _listed(pages.events)
 
     async def stream(
         self,

@@ -6,8 +6,8 @@ from typing import Any
 
 from switchyard.client.calls import Call
 from switchyard.client.errors import ClientError, NotReachable
-from switchyard.client.retry import Retry
 from switchyard.client.sse import Message, Parser
+from switchyard.client.wire import Retry
 
 
 class Attempts:

@@ -7,34 +7,42 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote as percent_encoded
 
 import msgspec
 
-from switchyard.client.amounts import ExactAmount, exact_amount
-from switchyard.client.retry import DO_ORDER_RETRY, Retry
 from switchyard.client.wire import (
+    DO_ORDER_RETRY,
     Acknowledgement,
     AmendResult,
+    ExactAmount,
     OrderPlacementResult,
     PlacementResponse,
+    Retry,
     VenueStates,
     api_error,
+    exact_amount,
     order_by_content,
     read,
 )
-from switchyard.domain.accounts.views import ExposureView
+from switchyard.domain.accounts.views import AccountView, ExposureView
+from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.journal.events import encode
 from switchyard.domain.market.health import VenueState
 from switchyard.domain.market.quotes import MarketQuote
 from switchyard.domain.orders.amends import AmendRequest
+from switchyard.domain.orders.closing import CancelAllRequest, CancelAllResult, CloseBody
 from switchyard.domain.orders.do_order import DoOrderRequest, ExecResult, RiskConstraints
+from switchyard.domain.orders.explain import Explanation
 from switchyard.domain.orders.keys import Amount, checked_key
 from switchyard.domain.orders.order import OrderRequest, OrderSnapshot, OrderType, Side, TimeInForce
 from switchyard.domain.risk.checks import DryRun
+from switchyard.domain.risk.kills import ClearRequest, KillMode, KillState, KillView, ScopeRequest
 
 T = TypeVar("T")
+Keyed = TypeVar("Keyed", Acknowledgement, AmendResult)
 
 # The default of the gateway's `timestampResolution`: within it an equal order is a duplicate.
 WINDOW_SECONDS = 60.0
@@ -122,11 +130,13 @@ def place(
     request = _order_request(symbol, side, qty, limit_price, stop_price, time_in_force, client_order_id, strategy, tags)
     key = new_key() if idempotency_key is None else checked_key(idempotency_key)
 
-    def acknowledgement(response: Response) -> Acknowledgement:
-        accepted = read(response.body, Acknowledgement)
-        return msgspec.structs.replace(accepted, idempotency_key=key, replayed=response.replayed)
-
-    return Call(method="POST", path="/orders", read=acknowledgement, body=encode(request), idempotency_key=key)
+    return Call(
+        method="POST",
+        path="/orders",
+        read=_read_with_key(key, Acknowledgement),
+        body=encode(request),
+        idempotency_key=key,
+    )
 
 
 def dry_run(
@@ -146,7 +156,7 @@ def dry_run(
     return Call(
         method="POST",
         path="/orders?dryRun=true",
-        read=lambda response: read(response.body, DryRun),
+        read=_as(DryRun),
         body=encode(request),
     )
 
@@ -205,7 +215,7 @@ def do_order(
         instrument=instrument,
         side=side,
         qty=exact_amount(qty, "qty"),
-        price=None if price is None else exact_amount(price, "price"),
+        price=_exact(price, "price"),
         time_in_force=time_in_force,
         tags=tuple(tags),
         risk_constraints=risk_constraints or RiskConstraints(),
@@ -216,7 +226,7 @@ def do_order(
     return Call(
         method="POST",
         path="/do/order",
-        read=lambda response: read(response.body, ExecResult),
+        read=_as(ExecResult),
         body=encode(request),
         idempotency_key=key,
         retry=DO_ORDER_RETRY,
@@ -226,7 +236,7 @@ def do_order(
 
 def order(order_id: str) -> Call[OrderSnapshot]:
     """Return the current state of an order."""
-    return Call(method="GET", path=order_path(order_id), read=lambda response: read(response.body, OrderSnapshot))
+    return Call(method="GET", path=order_path(order_id), read=_as(OrderSnapshot))
 
 
 def quote(symbol: str, *, venue: str | None = None) -> Call[MarketQuote]:
@@ -238,7 +248,7 @@ def quote(symbol: str, *, venue: str | None = None) -> Call[MarketQuote]:
     return Call(
         method="GET",
         path=f"/quotes/{percent_encoded(symbol, safe='')}{query}",
-        read=lambda response: read(response.body, MarketQuote),
+        read=_as(MarketQuote),
     )
 
 
@@ -250,7 +260,7 @@ def venues() -> Call[list[VenueState]]:
 def cancel(order_id: str) -> Call[Acknowledgement]:
     """Request a cancel. A repeat has no effect; an order that has ended raises ApiError `ORDER_FINAL`."""
     path = f"{order_path(order_id)}/cancel"
-    return Call(method="POST", path=path, read=lambda response: read(response.body, Acknowledgement))
+    return Call(method="POST", path=path, read=_as(Acknowledgement))
 
 
 def amend(
@@ -269,20 +279,16 @@ def amend(
     version. As for `place`, every amend has a key, and a retry never amends twice.
     """
     request = AmendRequest(
-        qty=None if qty is None else exact_amount(qty, "qty"),
-        price=None if limit_price is None else exact_amount(limit_price, "limit_price"),
-        stop_price=None if stop_price is None else exact_amount(stop_price, "stop_price"),
+        qty=_exact(qty, "qty"),
+        price=_exact(limit_price, "limit_price"),
+        stop_price=_exact(stop_price, "stop_price"),
     )
     key = new_key() if idempotency_key is None else checked_key(idempotency_key)
-
-    def result(response: Response) -> AmendResult:
-        amended = read(response.body, AmendResult)
-        return msgspec.structs.replace(amended, idempotency_key=key, replayed=response.replayed)
 
     return Call(
         method="PATCH",
         path=order_path(order_id),
-        read=result,
+        read=_read_with_key(key, AmendResult),
         body=encode(request),
         idempotency_key=key,
         version=version,
@@ -292,7 +298,155 @@ def amend(
 def exposure(symbol: str | None = None) -> Call[ExposureView]:
     """Return what the account's open orders reserve, its positions and its limits, in all symbols or in one."""
     path = "/risk/exposure" if symbol is None else f"/risk/exposure?symbol={percent_encoded(symbol, safe='')}"
-    return Call(method="GET", path=path, read=lambda response: read(response.body, ExposureView))
+    return Call(method="GET", path=path, read=_as(ExposureView))
+
+
+def close_position(
+    symbol: str,
+    *,
+    qty: ExactAmount | None = None,
+    limit_price: ExactAmount | None = None,
+    time_in_force: TimeInForce | None = None,
+    client_order_id: str | None = None,
+    strategy: str | None = None,
+    tags: Sequence[str] = (),
+    idempotency_key: str | None = None,
+) -> Call[Acknowledgement]:
+    """Close the account's position in a symbol, or `qty` of it; without a limit price at the market.
+
+    The gateway decides the side, and without `qty` the quantity. What open orders may still close is left to them, so
+    the position is never turned around. Without a position it raises ApiError `NOT_FOUND`, and where open orders leave
+    less to close than `qty`, or nothing, `POSITION_CLOSING`. Keys and retries are as for `place`.
+    """
+    key = new_key() if idempotency_key is None else checked_key(idempotency_key)
+    body = CloseBody(
+        qty=_exact(qty, "qty"),
+        type="MARKET" if limit_price is None else "LIMIT",
+        price=_exact(limit_price, "limit_price"),
+        time_in_force=time_in_force,
+        client_order_id=client_order_id,
+        strategy=strategy,
+        tags=tuple(tags),
+    )
+
+    path = f"/positions/{percent_encoded(symbol, safe='')}/close"
+    return Call(
+        method="POST", path=path, read=_read_with_key(key, Acknowledgement), body=encode(body), idempotency_key=key
+    )
+
+
+def cancel_all(
+    *,
+    symbol: str | None = None,
+    strategy: str | None = None,
+    venue: str | None = None,
+    cursor: str | None = None,
+    idempotency_key: str | None = None,
+) -> Call[CancelAllResult]:
+    """Request the cancel of the account's open orders, of all or of one symbol, strategy or venue.
+
+    One call cancels at most 500 orders; `next_cursor` of the result is the `cursor` of the next call. A retry of the
+    call under the same key cancels the same orders and none that were placed since.
+    """
+    key = new_key() if idempotency_key is None else checked_key(idempotency_key)
+    body = CancelAllRequest(symbol=symbol, strategy=strategy, venue=venue, cursor=cursor)
+    return Call(
+        method="POST",
+        path="/orders/cancel-all",
+        read=_as(CancelAllResult),
+        body=encode(body),
+        idempotency_key=key,
+    )
+
+
+def account() -> Call[AccountView]:
+    """Return what the account has open, what that reserves, and its limits."""
+    return Call(method="GET", path="/account", read=_as(AccountView))
+
+
+def explain(order_id: str) -> Call[Explanation]:
+    """Return the life of an order in words."""
+    path = f"{order_path(order_id)}/explain"
+    return Call(method="GET", path=path, read=_as(Explanation))
+
+
+class _KillPage(msgspec.Struct, frozen=True, rename="camel"):
+    kills: list[KillView]
+
+
+def kill(
+    *,
+    reason: str,
+    everything: bool = False,
+    account: str | None = None,
+    strategy: str | None = None,
+    venue: str | None = None,
+    symbol: str | None = None,
+    mode: KillMode = "block",
+    wait_seconds: int = 2,
+) -> Call[KillState]:
+    """Stop new orders and cancel open ones: everything, or what agrees with all of the named values.
+
+    `position` of the result is the journal number after which no covered attempt begins. The gateway answers when no
+    order is pending any more, or after `wait_seconds`; read `kill_state` until it is `drained`. A repeat of the same
+    request while the kill is active returns the same kill.
+    """
+    request = ScopeRequest(
+        reason=reason,
+        everything=everything,
+        account=None if account is None else AccountId(account),
+        strategy=strategy,
+        venue=None if venue is None else VenueName(venue),
+        symbol=symbol,
+        mode=mode,
+    )
+    return Call(
+        method="POST",
+        path=f"/admin/kill?wait={wait_seconds}",
+        read=_as(KillState),
+        body=encode(request),
+        timeout_seconds_min=wait_seconds + 5.0,  # the gateway itself waits
+    )
+
+
+def kill_state(kill_id: str) -> Call[KillState]:
+    """Return a kill and what became of the orders that were open when it was set."""
+    return Call(method="GET", path=_kill_path(kill_id), read=_as(KillState))
+
+
+def kills(limit: int = 100) -> Call[list[KillView]]:
+    """Return the newest kills, active and cleared."""
+    return Call(
+        method="GET",
+        path=f"/admin/kills?limit={limit}",
+        read=lambda response: read(response.body, _KillPage).kills,
+    )
+
+
+def clear_kill(kill_id: str, *, reason: str) -> Call[KillState]:
+    """Clear a kill; one that was cleared before raises ApiError `KILL_CLEARED`."""
+    return Call(
+        method="POST",
+        path=f"{_kill_path(kill_id)}/clear",
+        read=_as(KillState),
+        body=encode(ClearRequest(reason=reason)),
+    )
+
+
+def _kill_path(kill_id: str) -> str:
+    return f"/admin/kill/{percent_encoded(kill_id, safe='')}"
+
+
+def _as(kind: type[T]) -> Callable[[Response], T]:
+    return lambda response: read(response.body, kind)
+
+
+def _read_with_key(key: str, kind: type[Keyed]) -> Callable[[Response], Keyed]:
+    def acknowledged(response: Response) -> Keyed:
+        accepted = read(response.body, kind)
+        return msgspec.structs.replace(accepted, idempotency_key=key, replayed=response.replayed)
+
+    return acknowledged
 
 
 def stream_path(order_id: str | None) -> str:
@@ -327,8 +481,8 @@ def _order_request(
         side=side,
         type=_order_type(limit_price is not None, stop_price is not None),
         qty=exact_amount(qty, "qty"),
-        price=None if limit_price is None else exact_amount(limit_price, "limit_price"),
-        stop_price=None if stop_price is None else exact_amount(stop_price, "stop_price"),
+        price=_exact(limit_price, "limit_price"),
+        stop_price=_exact(stop_price, "stop_price"),
         time_in_force=time_in_force,
         client_order_id=client_order_id,
         strategy=strategy,
@@ -340,6 +494,10 @@ def _order_type(has_limit: bool, has_stop: bool) -> OrderType:
     if has_stop:
         return "STOP_LIMIT" if has_limit else "STOP"
     return "LIMIT" if has_limit else "MARKET"
+
+
+def _exact(amount: ExactAmount | None, name: str) -> Decimal | None:
+    return None if amount is None else exact_amount(amount, name)
 
 
 def new_key() -> str:

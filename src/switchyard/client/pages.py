@@ -1,8 +1,9 @@
 """Lists that the gateway returns in pages: one call after the other; performs no I/O."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from switchyard.client.calls import Call, Response, order_path
@@ -13,6 +14,8 @@ from switchyard.domain.market.quotes import ListedInstrument
 from switchyard.domain.orders.lifecycle import Status
 from switchyard.domain.orders.order import OrderSnapshot
 
+T = TypeVar("T")
+
 PAGE_ORDERS_MAX = 100
 PAGE_EVENTS_MAX = 500
 PAGE_INSTRUMENTS_MAX = 500
@@ -20,105 +23,100 @@ PAGE_INSTRUMENTS_MAX = 500
 SEQ_LIMIT = 10**18 - 1
 
 
-class OrderPages:
-    """The pages of `orders`, until the limit or the last page."""
-
-    def __init__(self, statuses: Sequence[Status], symbol: str | None, limit: int | None) -> None:
-        self._query: dict[str, str] = {}
-        if statuses:
-            self._query["status"] = ",".join(statuses)
-        if symbol is not None:
-            self._query["symbol"] = symbol
-        self._remaining = math.inf if limit is None else limit
-        self._is_last = False
-
-    def calls(self) -> Iterator[Call[list[OrderSnapshot]]]:
-        """Yield the next call; the caller sends it before it asks for another."""
-        while self._remaining > 0 and not self._is_last:
-            self._query["limit"] = str(min(PAGE_ORDERS_MAX, self._remaining))
-            yield Call(method="GET", path=f"/orders?{urlencode(self._query)}", read=self._read)
-
-    def _read(self, response: Response) -> list[OrderSnapshot]:
-        page = read(response.body, OrderPage)
-        self._remaining -= len(page.orders)
-        self._is_last = page.next_cursor is None
-        self._query["cursor"] = page.next_cursor or ""
-        return page.orders
-
-
-class PositionPages:
-    """The pages of `positions`, until the last."""
-
-    def __init__(self, flat: bool) -> None:
-        self._query = {"limit": str(POSITIONS_PAGE_MAX)} | ({"flat": "true"} if flat else {})
-        self._is_last = False
-
-    def calls(self) -> Iterator[Call[Sequence[PositionView]]]:
-        """Yield the next call; the caller sends it before it asks for another."""
-        while not self._is_last:
-            yield Call(method="GET", path=f"/positions?{urlencode(self._query)}", read=self._read)
-
-    def _read(self, response: Response) -> Sequence[PositionView]:
-        page = read(response.body, PositionPage)
-        self._is_last = page.next_cursor is None
-        self._query["cursor"] = page.next_cursor or ""
-        return page.positions
-
-
-class InstrumentPages:
-    """The pages of `instruments`, until the last."""
-
-    def __init__(self) -> None:
-        self._query = {"limit": str(PAGE_INSTRUMENTS_MAX)}
-        self._is_last = False
-
-    def calls(self) -> Iterator[Call[list[ListedInstrument]]]:
-        """Yield the next call; the caller sends it before it asks for another."""
-        while not self._is_last:
-            yield Call(method="GET", path=f"/instruments?{urlencode(self._query)}", read=self._read)
-
-    def _read(self, response: Response) -> list[ListedInstrument]:
-        page = read(response.body, InstrumentPage)
-        self._is_last = page.next_cursor is None
-        self._query["cursor"] = page.next_cursor or ""
-        return page.listed()
-
-
-class EventPages:
-    """The pages of `events`, until the limit or the last page."""
+class Pages(Generic[T]):
+    """The pages of a list, until the limit or the last page."""
 
     def __init__(
         self,
-        order_id: str | None,
-        account_id: str | None,
-        since: datetime | None,
-        after: datetime | None,
-        after_seq: int,
-        newest_first: bool,
-        limit: int | None,
+        path: str,
+        page: Callable[[bytes], tuple[Sequence[T], str | None]],
+        page_max: int,
+        *,
+        limit: int | None = None,
+        query: Mapping[str, str] | None = None,
     ) -> None:
-        if (order_id is None) == (account_id is None):
-            raise ValueError("pass exactly one of order_id and account_id")
-        if newest_first and after_seq:
-            raise ValueError("pass after_seq or newest_first, not both")
-        self._subject = (
-            order_path(order_id) if order_id is not None else f"/accounts/{quote(account_id or '', safe='')}"
-        )
-        self._query = {name: at.isoformat() for name, at in (("since", since), ("after", after)) if at is not None}
-        self._query["cursor"] = f"before:{SEQ_LIMIT}" if newest_first else f"after:{after_seq}"
-        self._newest_first = newest_first
+        """`page`: the items of a response, and the cursor of the next page; None after the last."""
+        self._path = path
+        self._page = page
+        self._page_max = page_max
+        self._query = dict(query or {})
         self._remaining = math.inf if limit is None else limit
         self._is_last = False
 
-    def calls(self) -> Iterator[Call[list[RecordedEvent]]]:
+    def calls(self) -> Iterator[Call[Sequence[T]]]:
         """Yield the next call; the caller sends it before it asks for another."""
         while self._remaining > 0 and not self._is_last:
-            self._query["limit"] = str(min(PAGE_EVENTS_MAX, self._remaining))
-            yield Call(method="GET", path=f"{self._subject}/events?{urlencode(self._query)}", read=self._read)
+            self._query["limit"] = str(min(self._page_max, self._remaining))
+            yield Call(method="GET", path=f"{self._path}?{urlencode(self._query)}", read=self._read)
 
-    def _read(self, response: Response) -> list[RecordedEvent]:
-        page = read(response.body, EventPage)
-        self._remaining -= len(page.events)
-        self._is_last = page.next_cursor is None
-        self._query["cursor"] = page.next_cursor or ""
-        return page.events[::-1] if self._newest_first else page.events
+    def _read(self, response: Response) -> Sequence[T]:
+        items, cursor = self._page(response.body)
+        self._remaining -= len(items)
+        self._is_last = cursor is None
+        self._query["cursor"] = cursor or ""
+        return items
+
+
+def orders(
+    *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None
+) -> Pages[OrderSnapshot]:
+    """Yield the orders of the account, newest first; pages are requested as needed."""
+
+    def page(body: bytes) -> tuple[Sequence[OrderSnapshot], str | None]:
+        found = read(body, OrderPage)
+        return found.orders, found.next_cursor
+
+    query = {"status": ",".join(statuses)} if statuses else {}
+    if symbol is not None:
+        query["symbol"] = symbol
+    return Pages("/orders", page, PAGE_ORDERS_MAX, limit=limit, query=query)
+
+
+def positions(*, flat: bool = False) -> Pages[PositionView]:
+    """Yield the account's positions by symbol, with `flat` also those that are closed; pages as needed."""
+
+    def page(body: bytes) -> tuple[Sequence[PositionView], str | None]:
+        found = read(body, PositionPage)
+        return found.positions, found.next_cursor
+
+    return Pages("/positions", page, POSITIONS_PAGE_MAX, query={"flat": "true"} if flat else {})
+
+
+def instruments() -> Pages[ListedInstrument]:
+    """Yield the instruments of the gateway's catalogue by symbol; pages are requested as needed."""
+
+    def page(body: bytes) -> tuple[Sequence[ListedInstrument], str | None]:
+        found = read(body, InstrumentPage)
+        return found.listed(), found.next_cursor
+
+    return Pages("/instruments", page, PAGE_INSTRUMENTS_MAX)
+
+
+def events(
+    *,
+    order_id: str | None = None,
+    account_id: str | None = None,
+    since: datetime | None = None,
+    after: datetime | None = None,
+    after_seq: int = 0,
+    newest_first: bool = False,
+    limit: int | None = None,
+) -> Pages[RecordedEvent]:
+    """Yield the events of an order or of the account, oldest first; pages are requested as needed.
+
+    `since` selects events at or after a time, `after` events strictly after it, `after_seq` events after a number, for
+    example the `last_event_id` of `ResyncRequired`.
+    """
+    if (order_id is None) == (account_id is None):
+        raise ValueError("pass exactly one of order_id and account_id")
+    if newest_first and after_seq:
+        raise ValueError("pass after_seq or newest_first, not both")
+
+    def page(body: bytes) -> tuple[Sequence[RecordedEvent], str | None]:
+        found = read(body, EventPage)
+        return found.events[::-1] if newest_first else found.events, found.next_cursor
+
+    subject = order_path(order_id) if order_id is not None else f"/accounts/{quote(account_id or '', safe='')}"
+    query = {name: at.isoformat() for name, at in (("since", since), ("after", after)) if at is not None}
+    query["cursor"] = f"before:{SEQ_LIMIT}" if newest_first else f"after:{after_seq}"
+    return Pages(f"{subject}/events", page, PAGE_EVENTS_MAX, limit=limit, query=query)

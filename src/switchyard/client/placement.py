@@ -9,8 +9,7 @@ from switchyard.client.address import default_token, default_url
 from switchyard.client.async_client import AsyncClient
 from switchyard.client.calls import WINDOW_SECONDS
 from switchyard.client.errors import ClientError
-from switchyard.client.retry import Retry
-from switchyard.client.wire import OrderPlacementResult
+from switchyard.client.wire import OrderPlacementResult, Retry
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.orders.keys import Amount
 

@@ -1,29 +1,126 @@
-"""The synchronous client for one gateway and one account, over the standard library's HTTP client."""
+"""The synchronous client for one gateway and one account, over the standard library's HTTP client.
 
+Idle connections are kept and used again; threads may share them.
+"""
+
+import os
+import select
+import socket
+import ssl
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from datetime import datetime
 from functools import wraps
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from types import TracebackType
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from urllib.parse import urlsplit
 
-from switchyard.client import accounts as account_calls
-from switchyard.client import calls
-from switchyard.client import kills as kill_calls
+from switchyard.client import calls, pages
 from switchyard.client.address import checked_url, default_token, default_url
 from switchyard.client.attempts import Attempts, Reconnects
-from switchyard.client.calls import Call, stream_headers, stream_path
-from switchyard.client.connections import Connections
-from switchyard.client.errors import ClientError, UnreadableResponse
-from switchyard.client.events import RecordedEvent, StreamEvent, stream_event
-from switchyard.client.pages import EventPages, InstrumentPages, OrderPages, PositionPages
-from switchyard.client.retry import Retry
+from switchyard.client.calls import Call, Response, response_of, stream_headers, stream_path
+from switchyard.client.errors import ClientError, NotReachable, UnreadableResponse
+from switchyard.client.events import StreamEvent, stream_event
+from switchyard.client.pages import Pages
 from switchyard.client.sse import MessageTooLong
-from switchyard.domain.accounts.views import PositionView
-from switchyard.domain.market.quotes import ListedInstrument
-from switchyard.domain.orders.lifecycle import Status
-from switchyard.domain.orders.order import OrderSnapshot
+from switchyard.client.wire import Retry, api_error
+
+# Four keepalive intervals of the server's default: after that the connection is considered lost.
+SILENCE_SECONDS_MAX = 60.0
+# More threads than this wait for a new connection now and then.
+IDLE_MAX = 8
+CHUNK_BYTES = 65_536
+
+
+class Connections:
+    """Sends requests to one gateway."""
+
+    def __init__(self, base_url: str, headers: Mapping[str, str]) -> None:
+        self._base_url = base_url
+        parts = urlsplit(base_url)
+        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._host, self._port, self._prefix = parts.hostname or "", parts.port, parts.path
+        self._headers = dict(headers)
+        # Appending to and popping from a list are atomic.
+        self._idle: list[HTTPConnection] = []
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def exchange(self, call: Call[Any], timeout_seconds: float) -> Response:
+        """Send the call once; raises ClientError. A redirect is an error: it could send the token to another host."""
+        connection = self._take_idle(timeout_seconds) or self._connect(timeout_seconds)
+        try:
+            answer = self._request(connection, call.method, call.path, call.headers, call.body)
+            body = answer.read()
+        except (OSError, HTTPException) as error:
+            connection.close()
+            raise NotReachable.lost(self._base_url, error) from error
+        if answer.will_close or len(self._idle) >= IDLE_MAX:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        return response_of(answer.status, answer.headers, body)
+
+    def listen(self, path: str, headers: Mapping[str, str], timeout_seconds: float) -> Generator[bytes, None, None]:
+        """Open a stream and yield its bytes as they arrive; raises ClientError."""
+        connection = self._connect(timeout_seconds)
+        try:
+            answer = self._request(connection, "GET", path, headers, None)
+            if answer.status != 200:
+                raise api_error(answer.status, answer.read())
+            if answer.headers.get_content_type() != "text/event-stream":
+                raise UnreadableResponse.not_a_stream(answer.headers.get_content_type())
+            connection.sock.settimeout(SILENCE_SECONDS_MAX)
+            while chunk := answer.read1(CHUNK_BYTES):
+                yield chunk
+        except (OSError, HTTPException) as error:
+            raise NotReachable.lost(self._base_url, error) from error
+        finally:
+            connection.close()
+
+    def _request(
+        self, connection: HTTPConnection, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> HTTPResponse:
+        connection.request(method, self._prefix + path, body=body, headers={**self._headers, **headers})
+        return connection.getresponse()
+
+    def _connect(self, timeout_seconds: float) -> HTTPConnection:
+        connection = self._kind(self._host, self._port, timeout=timeout_seconds)
+        try:
+            connection.connect()
+        except ssl.SSLError as error:
+            connection.close()
+            raise NotReachable.no_tls(self._base_url, error) from error
+        except OSError as error:
+            # No connection was made, so nothing was sent and nothing is in doubt.
+            connection.close()
+            cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise NotReachable.unsent(self._base_url, cause) from error
+        return connection
+
+    def _take_idle(self, timeout_seconds: float) -> HTTPConnection | None:
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None  # another thread took it
+            if not _has_ended(connection.sock):
+                connection.sock.settimeout(timeout_seconds)
+                return connection
+            connection.close()
+        return None
+
+
+def _has_ended(idle: socket.socket) -> bool:
+    """Whether the server closed the connection; it sends nothing else on an idle one."""
+    poll = select.poll()
+    poll.register(idle, select.POLLIN)
+    return bool(poll.poll(0))
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,6 +132,17 @@ def _method(build: Callable[P, Call[T]]) -> Callable[Concatenate["Client", P], T
     @wraps(build)
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._send(build(*args, **kwargs))
+
+    return method
+
+
+def _listed(build: Callable[P, Pages[T]]) -> Callable[Concatenate["Client", P], Iterator[T]]:
+    """A method that yields the items of a list; its pages are requested as needed."""
+
+    @wraps(build)
+    def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        for call in build(*args, **kwargs).calls():
+            yield from self._send(call)
 
     return method
 
@@ -83,51 +191,19 @@ class Client:
     venues = _method(calls.venues)
     cancel = _method(calls.cancel)
     amend = _method(calls.amend)
-    close_position = _method(account_calls.close_position)
-    cancel_all = _method(account_calls.cancel_all)
-    account = _method(account_calls.account)
-    explain = _method(account_calls.explain)
+    close_position = _method(calls.close_position)
+    cancel_all = _method(calls.cancel_all)
+    account = _method(calls.account)
+    explain = _method(calls.explain)
     exposure = _method(calls.exposure)
-    kill = _method(kill_calls.kill)
-    kill_state = _method(kill_calls.kill_state)
-    kills = _method(kill_calls.kills)
-    clear_kill = _method(kill_calls.clear_kill)
-
-    def orders(
-        self, *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None
-    ) -> Iterator[OrderSnapshot]:
-        """Yield the orders of the account, newest first; pages are requested as needed."""
-        for call in OrderPages(statuses, symbol, limit).calls():
-            yield from self._send(call)
-
-    def positions(self, *, flat: bool = False) -> Iterator[PositionView]:
-        """Yield the account's positions by symbol, with `flat` also those that are closed; pages as needed."""
-        for call in PositionPages(flat).calls():
-            yield from self._send(call)
-
-    def instruments(self) -> Iterator[ListedInstrument]:
-        """Yield the instruments of the gateway's catalogue by symbol; pages are requested as needed."""
-        for call in InstrumentPages().calls():
-            yield from self._send(call)
-
-    def events(
-        self,
-        *,
-        order_id: str | None = None,
-        account_id: str | None = None,
-        since: datetime | None = None,
-        after: datetime | None = None,
-        after_seq: int = 0,
-        newest_first: bool = False,
-        limit: int | None = None,
-    ) -> Iterator[RecordedEvent]:
-        """Yield the events of an order or of the account, oldest first; pages are requested as needed.
-
-        `since` selects events at or after a time, `after` events strictly after it, `after_seq` events after a number,
-        for example the `last_event_id` of `ResyncRequired`.
-        """
-        for call in EventPages(order_id, account_id, since, after, after_seq, newest_first, limit).calls():
-            yield from self._send(call)
+    kill = _method(calls.kill)
+    kill_state = _method(calls.kill_state)
+    kills = _method(calls.kills)
+    clear_kill = _method(calls.clear_kill)
+    orders = _listed(pages.orders)
+    positions = _listed(pages.positions)
+    instruments = _listed(pages.instruments)
+    events = _listed(pages.events)
 
     def stream(
         self,

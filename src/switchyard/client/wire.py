@@ -1,5 +1,6 @@
-"""Encodes requests and decodes responses of the HTTP API; performs no I/O."""
+"""Encodes requests and decodes responses of the HTTP API, and says when a request is repeated; performs no I/O."""
 
+import random
 from decimal import Decimal
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +15,24 @@ from switchyard.domain.orders.amends import AmendStatus
 from switchyard.domain.orders.keys import Amount, decimal_of
 from switchyard.domain.orders.order import OrderRequest, OrderSnapshot
 from switchyard.domain.values import positive_amount
+
+ExactAmount = Decimal | int | str
+
+
+def exact_amount(value: ExactAmount, name: str) -> Decimal:
+    """The amount as a decimal; raises InvalidField for a float and for a text that is not a number."""
+    if isinstance(value, float):
+        text = float.__repr__(value)
+        raise InvalidField(
+            name,
+            f"must be an int, a str or a Decimal, not the float {text}: binary floats cannot represent most decimal "
+            f"numbers exactly; pass '{text}' or Decimal('{text}')",
+        )
+    number = decimal_of(value)
+    if number is None or not number.is_finite():
+        raise InvalidField(name, f"must be an int, a str or a Decimal with a finite number, not {value!r}")
+    return number
+
 
 T = TypeVar("T")
 
@@ -187,3 +206,32 @@ def api_error(status: int, body: bytes, retry_after: str = "") -> ApiError:
 
 def _is_reason(text: str) -> bool:
     return text.isupper() and text.replace("_", "").isalnum()
+
+
+# Bounds the exponent; any practical first delay has reached its cap long before.
+DOUBLINGS_MAX = 16
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """Exponential backoff; with the defaults a request fails after about two seconds of waiting."""
+
+    attempts_max: int = 5
+    """Attempts per request, including the first."""
+    first_seconds: float = 0.1
+    """The delay after the first failure; it doubles after each further one."""
+    seconds_max: float = 2.0
+    """The longest delay, also if the gateway requests a longer one."""
+    jitter: float = 0.5
+    """The largest part of a delay that is left out at random, from 0 to 1."""
+
+    def delay(self, failures: int, requested_seconds: float = 0.0) -> float:
+        """The delay in seconds after this many consecutive failures: at least what the server requested, up to the cap.
+
+        The jitter prevents clients that lost the same server from reconnecting at the same time.
+        """
+        backoff = self.first_seconds * (1 << min(failures - 1, DOUBLINGS_MAX)) * random.uniform(1.0 - self.jitter, 1.0)
+        return min(max(backoff, requested_seconds), self.seconds_max)
+
+
+# The specification of `/do/order` recommends three repeats, after 1, 2 and 4 seconds.
+DO_ORDER_RETRY = Retry(attempts_max=4, first_seconds=1.0, seconds_max=4.0, jitter=0.0)

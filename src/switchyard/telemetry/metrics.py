@@ -24,101 +24,98 @@ from switchyard import __version__
 from switchyard.ports.cache import CacheError, CacheStats, CacheStatus
 
 
+class Registry(CollectorRegistry):
+    """The metrics of one process, and how one is added."""
+
+    def counter(self, name: str, text: str, *labels: str, values: Sequence[str] = ()) -> Counter:
+        """`values` of its label are served from the start: an alert needs to see the first increase from 0."""
+        made = Counter(name, text, labels, registry=self)
+        for value in values:
+            made.labels(value)
+        return made
+
+    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        """A value that goes up and down."""
+        return Gauge(name, text, labels, registry=self)
+
+    def histogram(self, name: str, text: str, *labels: str, buckets: Sequence[float]) -> Histogram:
+        """Values counted in buckets."""
+        return Histogram(name, text, labels, buckets=buckets, registry=self)
+
+
 class BackOfficeMetrics:
     """How far the books are, and whether they have stopped."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.seq = Gauge("backoffice_seq", "Number of the last event that the books have read", registry=registry)
-        self.lag = Gauge("backoffice_lag_events", "Events that the books have not read yet", registry=registry)
-        self.halted = Gauge(
-            "backoffice_halted",
-            "1 if a source of events has stopped, because its history is not that of the books",
-            registry=registry,
+    def __init__(self, new: Registry) -> None:
+        self.seq = new.gauge("backoffice_seq", "Number of the last event that the books have read")
+        self.lag = new.gauge("backoffice_lag_events", "Events that the books have not read yet")
+        self.halted = new.gauge(
+            "backoffice_halted", "1 if a source of events has stopped, because its history is not that of the books"
         )
-        self.halted_accounts = Gauge(
+        self.halted_accounts = new.gauge(
             "backoffice_halted_accounts",
             "Accounts whose events are not booked, because one is missing or cannot be booked",
-            registry=registry,
         )
-        self.entries = Counter("backoffice_entries_total", "Entries booked", registry=registry)
-        self.repeats = Counter(
-            "backoffice_repeats_total", "Events dropped because they were read before", registry=registry
-        )
-        self.rejected = Counter(
+        self.entries = new.counter("backoffice_entries_total", "Entries booked")
+        self.repeats = new.counter("backoffice_repeats_total", "Events dropped because they were read before")
+        self.rejected = new.counter(
             "backoffice_rejected_messages",
             "Messages of the topic that were dropped, because this installation did not sign them",
-            ["reason"],
-            registry=registry,
+            "reason",
+            values=("unsigned", "signature"),
         )
-        for reason in ("unsigned", "signature"):
-            self.rejected.labels(reason)
-        self.notes = Counter(
-            "backoffice_notes_total",
-            "Notes on entries, such as a total that the fills do not explain",
-            registry=registry,
+        self.notes = new.counter(
+            "backoffice_notes_total", "Notes on entries, such as a total that the fills do not explain"
         )
 
 
 class BusMetrics:
     """How far the relay is, and whether it has stopped."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.lag_events = Gauge(
-            "bus_lag_events", "Events of the journal that the brokers have not acknowledged", registry=registry
+    def __init__(self, new: Registry) -> None:
+        self.lag_events = new.gauge("bus_lag_events", "Events of the journal that the brokers have not acknowledged")
+        self.lag_seconds = new.gauge(
+            "bus_lag_seconds", "Age of the oldest event that the brokers have not acknowledged"
         )
-        self.lag_seconds = Gauge(
-            "bus_lag_seconds", "Age of the oldest event that the brokers have not acknowledged", registry=registry
-        )
-        self.delivery_errors = Counter(
+        self.delivery_errors = new.counter(
             "bus_delivery_errors_total",
             "Failures of the relay at the brokers: rejected messages, a missing topic, lost connections",
-            registry=registry,
         )
-        self.in_flight = Gauge(
-            "bus_in_flight", "Events handed to the producer of this process and not acknowledged", registry=registry
+        self.in_flight = new.gauge(
+            "bus_in_flight", "Events handed to the producer of this process and not acknowledged"
         )
-        self.published = Counter(
-            "bus_published_total", "Events that the brokers have acknowledged, repeats included", registry=registry
+        self.published = new.counter(
+            "bus_published_total", "Events that the brokers have acknowledged, repeats included"
         )
-        self.active = Gauge(
-            "bus_relay_active", "1 in the process that publishes, 0 in those that stand by", registry=registry
-        )
-        self.halted = Gauge(
-            "bus_relay_halted",
-            "1 if the relay has stopped because the journal is not the one it read",
-            registry=registry,
+        self.active = new.gauge("bus_relay_active", "1 in the process that publishes, 0 in those that stand by")
+        self.halted = new.gauge(
+            "bus_relay_halted", "1 if the relay has stopped because the journal is not the one it read"
         )
 
 
 class KillMetrics:
     """How many kills are active, and what they did in this process."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.active = Gauge("kill_switch_active", "Active kills known to this process", registry=registry)
-        self.cancels = Counter(
-            "kill_switch_cancels_total", "Open orders cancelled or ended because of a kill", registry=registry
+    def __init__(self, new: Registry) -> None:
+        self.active = new.gauge("kill_switch_active", "Active kills known to this process")
+        self.cancels = new.counter("kill_switch_cancels_total", "Open orders cancelled or ended because of a kill")
+        self.ids_exceeded = new.counter(
+            "sent_ids_exceeded_total", "Times that more client order ids left than orders were accepted"
         )
-        self.ids_exceeded = Counter(
-            "sent_ids_exceeded_total",
-            "Times that more client order ids left than orders were accepted",
-            registry=registry,
-        )
-        self.blocked = Counter(
+        self.blocked = new.counter(
             "kill_switch_blocked_total",
             "Attempts that a kill stopped, by place: in the commit (attempt) or before the wire (send)",
-            ["place"],
-            registry=registry,
+            "place",
+            values=("attempt", "send"),
         )
-        for place in ("attempt", "send"):
-            self.blocked.labels(place)  # a dashboard shows it from the start
 
 
 class EndedRechecks:
     """`pdca_rechecks_total`, as the store counts it: a command that Airflow runs is never scraped."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, new: Registry) -> None:
         self._counts = {"succeeded": 0, "failed": 0}
-        registry.register(self)
+        new.register(self)
 
     def show(self, *, succeeded: int, failed: int) -> None:
         """Serve these counts from now on."""
@@ -137,57 +134,46 @@ class EndedRechecks:
 class PdcaJobMetrics:
     """What became of rechecks, and how the runner answers."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.ended = EndedRechecks(registry)
-        self.interrupted = Counter(
+    def __init__(self, new: Registry) -> None:
+        self.ended = EndedRechecks(new)
+        self.interrupted = new.counter(
             "pdca_rechecks_interrupted_total",
             "Rechecks that did not end in this process, by cause",
-            ["cause"],
-            registry=registry,
+            "cause",
+            values=("database_away", "claimed_by_another"),
         )
-        for cause in ("database_away", "claimed_by_another"):
-            self.interrupted.labels(cause)  # an alert needs to see the first increase from 0
-        self.seconds = Histogram(
-            "pdca_recheck_seconds",
-            "Time to recheck one strategy",
-            buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300),
-            registry=registry,
+        self.seconds = new.histogram(
+            "pdca_recheck_seconds", "Time to recheck one strategy", buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 10, 60, 300)
         )
-        self.stuck_runs = Gauge(
-            "pdca_runs_queued_too_long", "Runs that the runner has had in its queue for too long", registry=registry
+        self.stuck_runs = new.gauge(
+            "pdca_runs_queued_too_long", "Runs that the runner has had in its queue for too long"
         )
-        self.unsubmitted = Gauge(
-            "pdca_runs_not_submitted", "Accepted rechecks that the runner could not be told of yet", registry=registry
+        self.unsubmitted = new.gauge(
+            "pdca_runs_not_submitted", "Accepted rechecks that the runner could not be told of yet"
         )
-        self.airflow = Counter(
-            "airflow_adapter_requests_total",
-            "Requests to Airflow, by endpoint and outcome",
-            ["endpoint", "outcome"],
-            registry=registry,
+        self.airflow = new.counter(
+            "airflow_adapter_requests_total", "Requests to Airflow, by endpoint and outcome", "endpoint", "outcome"
         )
 
 
 class PdcaMetrics:
     """Requests by endpoint and outcome, and how long they took."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
+    def __init__(self, new: Registry) -> None:
+        self.requests = new.counter(
             "pdca_api_requests_total",
             "Requests to the PDCA API, by endpoint and outcome: ok, replayed, or the error's code",
-            ["endpoint", "outcome"],
-            registry=registry,
+            "endpoint",
+            "outcome",
         )
-        self.latency = Histogram(
+        self.latency = new.histogram(
             "pdca_api_latency_ms",
             "Time to answer a request to the PDCA API, by endpoint",
-            ["endpoint"],
+            "endpoint",
             buckets=(1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000),
-            registry=registry,
         )
-        self.conflicts = Counter(
-            "pdca_api_idempotency_conflicts_total",
-            "Rechecks with a used key and another body",
-            registry=registry,
+        self.conflicts = new.counter(
+            "pdca_api_idempotency_conflicts_total", "Rechecks with a used key and another body"
         )
 
 
@@ -261,34 +247,25 @@ log = structlog.get_logger()
 class CacheMetrics:
     """ports.cache.CacheWatch; prevented duplicates are counted by the intake, not by the cache."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.hits = PlainCounter("idempotency_cache_hits_total", "Cache lookups that found an entry", registry)
-        self.misses = PlainCounter("idempotency_cache_misses_total", "Cache lookups that found no entry", registry)
-        self.errors = Counter("idempotency_cache_errors_total", "Cache errors, by kind", ["kind"], registry=registry)
-        for kind in get_args(CacheError):
-            self.errors.labels(kind)  # an alert needs to see the first increase from 0
+    def __init__(self, new: Registry) -> None:
+        self.hits = PlainCounter("idempotency_cache_hits_total", "Cache lookups that found an entry", new)
+        self.misses = PlainCounter("idempotency_cache_misses_total", "Cache lookups that found no entry", new)
+        self.errors = new.counter(
+            "idempotency_cache_errors_total", "Cache errors, by kind", "kind", values=get_args(CacheError)
+        )
         self.entries = 0
-        Gauge("idempotency_cache_size", "Entries in the cache", registry=registry).set_function(lambda: self.entries)
+        new.gauge("idempotency_cache_size", "Entries in the cache").set_function(lambda: self.entries)
         self.tracks_hits = True
-        self.expirations = Counter(
-            "idempotency_cache_expirations_total", "Cache entries removed after their time", registry=registry
+        self.expirations = new.counter("idempotency_cache_expirations_total", "Cache entries removed after their time")
+        self.by_status = new.gauge(
+            "idempotency_cache_entries", "Entries in the cache that have not expired, by status", "status"
         )
-        self.by_status = Gauge(
-            "idempotency_cache_entries",
-            "Entries in the cache that have not expired, by status",
-            ["status"],
-            registry=registry,
+        self.expired_entries = new.gauge(
+            "idempotency_cache_expired_entries", "Expired entries that are still in the cache"
         )
-        self.expired_entries = Gauge(
-            "idempotency_cache_expired_entries", "Expired entries that are still in the cache", registry=registry
-        )
-        self.oldest = Gauge(
-            "idempotency_cache_oldest_seconds", "Age of the oldest entry in the cache", registry=registry
-        )
-        self.hit_rate = Gauge(
-            "idempotency_cache_hit_rate", "Cache hits divided by lookups, since the start", registry=registry
-        )
-        self.memory = Gauge("redis_memory_bytes", "Memory that the Redis server uses", registry=registry)
+        self.oldest = new.gauge("idempotency_cache_oldest_seconds", "Age of the oldest entry in the cache")
+        self.hit_rate = new.gauge("idempotency_cache_hit_rate", "Cache hits divided by lookups, since the start")
+        self.memory = new.gauge("redis_memory_bytes", "Memory that the Redis server uses")
 
     def looked_up(self, *, hit: bool) -> None:
         """A lookup ended."""
@@ -321,35 +298,23 @@ class CacheMetrics:
 class ProcessMetrics:
     """Part of `Metrics`."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        ProcessCollector(registry=registry)
-        self.info = Gauge("switchyard_info", "1, with version and role", ["version", "role"], registry=registry)
-        self.journal_up = Gauge(
-            "journal_up", "0 if the last read of the journal's database failed, else 1", registry=registry
-        )
+    def __init__(self, new: Registry) -> None:
+        ProcessCollector(registry=new)
+        self.info = new.gauge("switchyard_info", "1, with version and role", "version", "role")
+        self.journal_up = new.gauge("journal_up", "0 if the last read of the journal's database failed, else 1")
         self.journal_up.set(1)
-        self.revoked_tokens_up = Gauge(
+        self.revoked_tokens_up = new.gauge(
             "revoked_tokens_up",
             "0 if the newest list of revoked tokens cannot be read, else 1; an older list is in use meanwhile",
-            registry=registry,
         )
         self.revoked_tokens_up.set(1)
-        self.journal_seq = Gauge("journal_seq", "Number of the journal's last event", registry=registry)
-        self.audit_lag = Gauge(
-            "audit_lag_events", "Events that the audit file of this process does not have yet", registry=registry
-        )
-        self.disk_free = Gauge(
-            "disk_free_bytes", "Free space of the file system of a folder", ["folder"], registry=registry
-        )
-        self.disk_size = Gauge("disk_size_bytes", "Size of the file system of a folder", ["folder"], registry=registry)
-        self.clock_skew = Gauge(
-            "clock_skew_seconds", "This machine's wall clock minus the time in use", registry=registry
-        )
-        self.clock_offset = Gauge(
-            "clock_offset_seconds",
-            "This machine's wall clock minus that of the database or of a venue",
-            ["against"],
-            registry=registry,
+        self.journal_seq = new.gauge("journal_seq", "Number of the journal's last event")
+        self.audit_lag = new.gauge("audit_lag_events", "Events that the audit file of this process does not have yet")
+        self.disk_free = new.gauge("disk_free_bytes", "Free space of the file system of a folder", "folder")
+        self.disk_size = new.gauge("disk_size_bytes", "Size of the file system of a folder", "folder")
+        self.clock_skew = new.gauge("clock_skew_seconds", "This machine's wall clock minus the time in use")
+        self.clock_offset = new.gauge(
+            "clock_offset_seconds", "This machine's wall clock minus that of the database or of a venue", "against"
         )
 
     def describe(self, role: str) -> None:
@@ -360,67 +325,53 @@ class ProcessMetrics:
 class ReconcileMetrics:
     """Breaks, and how old the last comparison is."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.breaks = Gauge(
-            "backoffice_breaks", "Breaks that are not closed, by class and state", ["class", "state"], registry=registry
-        )
-        self.age = Gauge(
+    def __init__(self, new: Registry) -> None:
+        self.breaks = new.gauge("backoffice_breaks", "Breaks that are not closed, by class and state", "class", "state")
+        self.age = new.gauge(
             "backoffice_reconcile_age_seconds",
             "Seconds since the last complete pass of the reconciliation, or since the start",
-            registry=registry,
         )
-        self.interval = Gauge(
+        self.interval = new.gauge(
             "backoffice_reconcile_interval_seconds",
             "Pause between two passes of the reconciliation; 0 where this process makes none",
-            registry=registry,
         )
-        self.not_compared = Gauge(
+        self.not_compared = new.gauge(
             "backoffice_not_compared",
             "Comparisons that the last pass could not make, such as a venue that did not answer",
-            registry=registry,
         )
 
 
 class RoutingMetrics:
     """Part of `Metrics`."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.breaker_state = Gauge(
-            "venue_breaker_state",
-            "The venue's circuit breaker: 0 closed, 1 half open, 2 open",
-            ["venue"],
-            registry=registry,
+    def __init__(self, new: Registry) -> None:
+        self.breaker_state = new.gauge(
+            "venue_breaker_state", "The venue's circuit breaker: 0 closed, 1 half open, 2 open", "venue"
         )
-        self.breaker_opened = Counter(
-            "venue_breaker_opened_total", "Times that the venue's circuit breaker opened", ["venue"], registry=registry
+        self.breaker_opened = new.counter(
+            "venue_breaker_opened_total", "Times that the venue's circuit breaker opened", "venue"
         )
-        self.failovers = Counter(
-            "venue_failovers_total",
-            "Orders that were never sent and went to another venue",
-            ["from_venue", "to_venue"],
-            registry=registry,
+        self.failovers = new.counter(
+            "venue_failovers_total", "Orders that were never sent and went to another venue", "from_venue", "to_venue"
         )
-        self.rate_waits = Counter(
+        self.rate_waits = new.counter(
             "venue_rate_waits_total",
             "Times that sending to the venue waited for its rate limit (VENUE_RATE_PER_SEC_)",
-            ["venue"],
-            registry=registry,
+            "venue",
         )
 
 
 class TraceMetrics:
     """Part of `Metrics`; 0 where traces are off."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.exported = Counter("traces_spans_exported_total", "Spans that the collector has taken", registry=registry)
-        self.dropped = Counter(
+    def __init__(self, new: Registry) -> None:
+        self.exported = new.counter("traces_spans_exported_total", "Spans that the collector has taken")
+        self.dropped = new.counter(
             "traces_spans_dropped_total",
             "Spans that were not exported: the queue was full, the collector did not take them, or the process ended",
-            ["reason"],
-            registry=registry,
+            "reason",
+            values=("queue_full", "export_failed", "stopped"),
         )
-        for reason in ("queue_full", "export_failed", "stopped"):
-            self.dropped.labels(reason)  # so that an increase is seen from 0 on
 
 
 # A second series for every counter, with the time of its creation, that no query here uses.
@@ -431,268 +382,197 @@ class Metrics:
     """The metrics of one process, in a registry of their own."""
 
     def __init__(self) -> None:
-        registry = self.registry = CollectorRegistry()
-        self.process = ProcessMetrics(registry)
-        self.accepted = PlainCounter("gateway_orders_accepted_total", "Orders accepted", registry)
+        new = self.registry = Registry()
+        self.process = ProcessMetrics(new)
+        self.accepted = PlainCounter("gateway_orders_accepted_total", "Orders accepted", new)
         self.replayed = PlainCounter(
-            "gateway_orders_replayed_total", "Requests answered with an earlier order, by idempotency key", registry
+            "gateway_orders_replayed_total", "Requests answered with an earlier order, by idempotency key", new
         )
-        self.kills = KillMetrics(registry)
-        self.backoffice = BackOfficeMetrics(registry)
-        self.bus = BusMetrics(registry)
-        self.traces = TraceMetrics(registry)
-        self.reconcile = ReconcileMetrics(registry)
-        self.routing = RoutingMetrics(registry)
-        self.pdca = PdcaMetrics(registry)
-        self.rechecks = PdcaJobMetrics(registry)
-        self.placed = PlainCounter("orders_placed_total", "New orders of all interfaces", registry)
+        self.kills = KillMetrics(new)
+        self.backoffice = BackOfficeMetrics(new)
+        self.bus = BusMetrics(new)
+        self.traces = TraceMetrics(new)
+        self.reconcile = ReconcileMetrics(new)
+        self.routing = RoutingMetrics(new)
+        self.pdca = PdcaMetrics(new)
+        self.rechecks = PdcaJobMetrics(new)
+        self.placed = PlainCounter("orders_placed_total", "New orders of all interfaces", new)
         self.prevented = PlainCounter(
-            "idempotency_duplicate_orders_prevented_total", "Repeated requests that created no second order", registry
+            "idempotency_duplicate_orders_prevented_total", "Repeated requests that created no second order", new
         )
-        self.collisions = Counter(
-            "idempotency_collisions_total", "Different orders with the same derived key", registry=registry
+        self.collisions = new.counter("idempotency_collisions_total", "Different orders with the same derived key")
+        self.expired_reuse = new.counter(
+            "idempotency_expired_keys_reused_total", "Expired keys that were used for a new order"
         )
-        self.expired_reuse = Counter(
-            "idempotency_expired_keys_reused_total", "Expired keys that were used for a new order", registry=registry
+        self.reaped = new.counter("idempotency_keys_expired_total", "Expired keys removed")
+        self.key_generation = new.histogram(
+            "idempotency_key_generation_duration_ms", "Time to derive a key", buckets=(0.1, 0.5, 1, 5, 10)
         )
-        self.reaped = Counter("idempotency_keys_expired_total", "Expired keys removed", registry=registry)
-        self.key_generation = Histogram(
-            "idempotency_key_generation_duration_ms",
-            "Time to derive a key",
-            buckets=(0.1, 0.5, 1, 5, 10),
-            registry=registry,
+        self.risk_rejections = new.counter(
+            "risk_rejections_total", "Orders that a pre-trade check rejected, by reason", "reason"
         )
-        self.risk_rejections = Counter(
-            "risk_rejections_total", "Orders that a pre-trade check rejected, by reason", ["reason"], registry=registry
+        self.reserved_orders = new.gauge(
+            "risk_reserved_orders", "Open orders that reserve room under the limits, by settlement currency", "currency"
         )
-        self.reserved_orders = Gauge(
-            "risk_reserved_orders",
-            "Open orders that reserve room under the limits, by settlement currency",
-            ["currency"],
-            registry=registry,
+        self.reserved_notional = new.gauge(
+            "risk_reserved_notional", "Notional that open orders reserve, by settlement currency", "currency"
         )
-        self.reserved_notional = Gauge(
-            "risk_reserved_notional",
-            "Notional that open orders reserve, by settlement currency",
-            ["currency"],
-            registry=registry,
+        self.do_requests = new.counter("order_requests_total", "Responses of /do/order, by status", "status")
+        self.do_conflicts = new.counter(
+            "order_idempotency_conflicts_total", "Requests to /do/order with a used key and another body"
         )
-        self.do_requests = Counter(
-            "order_requests_total", "Responses of /do/order, by status", ["status"], registry=registry
-        )
-        self.do_conflicts = Counter(
-            "order_idempotency_conflicts_total",
-            "Requests to /do/order with a used key and another body",
-            registry=registry,
-        )
-        self.broker_latency = Histogram(
+        self.broker_latency = new.histogram(
             "order_broker_latency_ms",
             "Time from /do/order to the broker's outcome",
             buckets=(1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000),
-            registry=registry,
         )
-        self.rejected = Counter(
-            "gateway_requests_refused_total", "Requests rejected, by reason", ["reason"], registry=registry
-        )
-        self.queue_rejects = Counter(
-            "gateway_queue_rejects_total", "Changes rejected because the queue was full", registry=registry
-        )
-        self.queue_depth = Gauge("gateway_queue_depth", "Changes waiting for the journal", registry=registry)
-        self.window_orders = Gauge(
+        self.rejected = new.counter("gateway_requests_refused_total", "Requests rejected, by reason", "reason")
+        self.queue_rejects = new.counter("gateway_queue_rejects_total", "Changes rejected because the queue was full")
+        self.queue_depth = new.gauge("gateway_queue_depth", "Changes waiting for the journal")
+        self.window_orders = new.gauge(
             "admission_window_orders",
             "Orders that this process has accepted and that their venue has not answered, of the last second",
-            ["venue"],
-            registry=registry,
+            "venue",
         )
-        self.window_waiting = Gauge(
-            "admission_waiting_requests", "New orders that wait to be accepted", ["venue"], registry=registry
-        )
-        self.window_turned_away = Counter(
+        self.window_waiting = new.gauge("admission_waiting_requests", "New orders that wait to be accepted", "venue")
+        self.window_turned_away = new.counter(
             "admission_turned_away_total",
             "Requests for new orders rejected before their body was read, because too many of the account wait already",
-            registry=registry,
         )
-        self.window_rejects = Counter(
-            "admission_rejects_total",
-            "New orders rejected after they waited to be accepted",
-            ["venue"],
-            registry=registry,
+        self.window_rejects = new.counter(
+            "admission_rejects_total", "New orders rejected after they waited to be accepted", "venue"
         )
-        self.group_size = Histogram(
-            "journal_group_size",
-            "Changes per group commit",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
-            registry=registry,
+        self.group_size = new.histogram(
+            "journal_group_size", "Changes per group commit", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
         )
         self.accept_to_sent = LatencyMax(
-            "gateway_accept_to_sent_latency_ms", "Time from accept to the venue's response", registry
+            "gateway_accept_to_sent_latency_ms", "Time from accept to the venue's response", new
         )
         self.accept_to_report = LatencyMax(
-            "gateway_accept_to_execution_report_latency_ms", "Time from accept to an execution report", registry
+            "gateway_accept_to_execution_report_latency_ms", "Time from accept to an execution report", new
         )
-        self.dequeued = Counter("outbox_dequeue_total", "Outbox polls, by result", ["result"], registry=registry)
+        self.dequeued = new.counter("outbox_dequeue_total", "Outbox polls, by result", "result")
         self.retries = PlainHistogram(
             "outbox_retry_count",
             "Attempts after the first, per finished row",
             buckets=(0, 1, 2, 3, 4, 5, 6, 7, 8),
-            registry=registry,
+            registry=new,
         )
-        self.sends = Counter(
+        self.sends = new.counter(
             "outbox_send_total",
             "Outbox rows that moved, by outcome",
-            ["outcome"],
-            registry=registry,
+            "outcome",
+            values=("success", "retry", "dead", "uncertain", "conflict_processed"),
         )
-        for outcome in ("success", "retry", "dead", "uncertain", "conflict_processed"):
-            self.sends.labels(outcome)  # an alert needs to see the first increase from 0
-        self.stale_writes = Counter(
-            "outbox_stale_writes_total", "Outcomes not written because the row had a newer version", registry=registry
+        self.stale_writes = new.counter(
+            "outbox_stale_writes_total", "Outcomes not written because the row had a newer version"
         )
-        self.inflight = Gauge("outbox_inflight", "Sends in progress in this process", registry=registry)
-        self.outbox_rows = Gauge("outbox_rows", "Unfinished outbox rows, by status", ["status"], registry=registry)
-        self.outbox_uncertain = Gauge("outbox_uncertain", "Uncertain outbox rows", registry=registry)
-        self.outbox_uncertain_by_age = Gauge(
+        self.inflight = new.gauge("outbox_inflight", "Sends in progress in this process")
+        self.outbox_rows = new.gauge("outbox_rows", "Unfinished outbox rows, by status", "status")
+        self.outbox_uncertain = new.gauge("outbox_uncertain", "Uncertain outbox rows")
+        self.outbox_uncertain_by_age = new.gauge(
             "outbox_uncertain_by_age",
             "Outbox rows in doubt whose last attempt is at least this many seconds ago",
-            ["seconds"],
-            registry=registry,
+            "seconds",
         )
-        self.outbox_sending_by_age = Gauge(
-            "outbox_sending_by_age",
-            "Attempts without an outcome for at least this many seconds",
-            ["seconds"],
-            registry=registry,
+        self.outbox_sending_by_age = new.gauge(
+            "outbox_sending_by_age", "Attempts without an outcome for at least this many seconds", "seconds"
         )
         self.outbox_lag = PlainHistogram(
             "outbox_lag_seconds",
             "Age of rows at their first attempt",
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
-            registry=registry,
+            registry=new,
         )
-        self.outbox_oldest = Gauge(
-            "outbox_oldest_seconds", "Age of the oldest row waiting to be sent", registry=registry
+        self.outbox_oldest = new.gauge("outbox_oldest_seconds", "Age of the oldest row waiting to be sent")
+        self.uncertain = new.counter("orders_uncertain_total", "Orders that became uncertain")
+        self.resolved = new.counter(
+            "orders_resolved_total",
+            "Uncertain orders resolved, by verdict",
+            "verdict",
+            values=("found", "absent", "reported"),
         )
-        self.uncertain = Counter("orders_uncertain_total", "Orders that became uncertain", registry=registry)
-        self.resolved = Counter(
-            "orders_resolved_total", "Uncertain orders resolved, by verdict", ["verdict"], registry=registry
+        self.venue_answering = new.gauge(
+            "venue_answering_seconds", "Time for which the venue has answered every probe within a second", "venue"
         )
-        for verdict in ("found", "absent", "reported"):
-            self.resolved.labels(verdict)  # a dashboard needs to see the first increase from 0
-        self.venue_answering = Gauge(
-            "venue_answering_seconds",
-            "Time for which the venue has answered every probe within a second",
-            ["venue"],
-            registry=registry,
+        self.quote_polls = new.counter(
+            "quote_polls_total", "Requests for quotes to venues, by outcome", "venue", "outcome"
         )
-        self.quote_polls = Counter(
-            "quote_polls_total", "Requests for quotes to venues, by outcome", ["venue", "outcome"], registry=registry
+        self.quotes_unusable = new.counter(
+            "quotes_unusable_total", "Quotes that were not used: crossed, unreadable or from the future", "venue"
         )
-        self.quotes_unusable = Counter(
-            "quotes_unusable_total",
-            "Quotes that were not used: crossed, unreadable or from the future",
-            ["venue"],
-            registry=registry,
+        self.quotes_missing = new.counter(
+            "quotes_missing_total", "Looks at a venue's quote that found none, or a stale one", "venue"
         )
-        self.quotes_missing = Counter(
-            "quotes_missing_total",
-            "Looks at a venue's quote that found none, or a stale one",
-            ["venue"],
-            registry=registry,
+        self.reports = new.counter(
+            "venue_reports_total",
+            "Execution reports, by result",
+            "result",
+            values=("applied", "duplicate", "unmatched", "set_aside", "other_venue"),
         )
-        self.reports = Counter("venue_reports_total", "Execution reports, by result", ["result"], registry=registry)
-        for result in ("applied", "duplicate", "unmatched", "set_aside", "other_venue"):
-            self.reports.labels(result)
-        self.strays = Counter(
-            "venue_orders_unknown_total", "Open orders at venues that are not in the journal", registry=registry
+        self.strays = new.counter("venue_orders_unknown_total", "Open orders at venues that are not in the journal")
+        self.missed_reports = new.counter(
+            "venue_missed_reports_total", "Executions and final states found by lookup, without a report"
         )
-        self.missed_reports = Counter(
-            "venue_missed_reports_total",
-            "Executions and final states found by lookup, without a report",
-            registry=registry,
-        )
-        self.orders_missing = Counter(
-            "venue_orders_missing_total", "Open orders that their venue no longer has", registry=registry
-        )
-        self.ended_open = Counter(
+        self.orders_missing = new.counter("venue_orders_missing_total", "Open orders that their venue no longer has")
+        self.ended_open = new.counter(
             "venue_ended_orders_open_total",
             "Orders that have ended here and that their venue shows open, by venue",
-            ["venue"],
-            registry=registry,
+            "venue",
         )
-        self.quantity_gaps = Counter(
-            "venue_quantity_gaps_total",
-            "Filled quantities that do not match the venue's own fills",
-            registry=registry,
+        self.quantity_gaps = new.counter(
+            "venue_quantity_gaps_total", "Filled quantities that do not match the venue's own fills"
         )
-        self.contradictions = Counter(
+        self.contradictions = new.counter(
             "venue_contradictions_total",
             "Rejections of orders that the venue has shown to have, and lookups that show other terms, by venue",
-            ["venue"],
-            registry=registry,
+            "venue",
         )
-        self.unasked_responses = Counter(
+        self.unasked_responses = new.counter(
             "venue_unasked_responses_total",
             "Connections on which a broker sent something that was not asked for, by venue",
-            ["venue"],
-            registry=registry,
+            "venue",
         )
-        self.reused_execution_ids = Counter(
-            "venue_execution_ids_reused_total",
-            "Execution ids that a venue used for more than one order",
-            registry=registry,
+        self.reused_execution_ids = new.counter(
+            "venue_execution_ids_reused_total", "Execution ids that a venue used for more than one order"
         )
-        self.report_reads_failed = Counter(
-            "venue_report_reads_failed_total",
-            "Failed reads of execution reports, by venue",
-            ["venue"],
-            registry=registry,
+        self.report_reads_failed = new.counter(
+            "venue_report_reads_failed_total", "Failed reads of execution reports, by venue", "venue"
         )
-        self.report_restarts = Counter(
+        self.report_restarts = new.counter(
             "venue_report_numbers_restarted_total",
             "Times that a venue numbered its reports from the start again, by venue",
-            ["venue"],
-            registry=registry,
+            "venue",
         )
-        self.cancels_repeated = Counter(
-            "venue_cancels_repeated_total", "Cancels sent again because the order stayed open", registry=registry
+        self.cancels_repeated = new.counter(
+            "venue_cancels_repeated_total", "Cancels sent again because the order stayed open"
         )
-        self.cancels_ignored = Counter(
-            "venue_cancels_ignored_total", "Orders that stay open after the last repeated cancel", registry=registry
+        self.cancels_ignored = new.counter(
+            "venue_cancels_ignored_total", "Orders that stay open after the last repeated cancel"
         )
-        self.venue_state = Gauge(
-            "venue_state", "1 if orders are sent to the venue, 0 while it is closed", ["venue"], registry=registry
-        )
-        self.overfills = Counter("orders_overfilled_total", "Orders filled beyond their quantity", registry=registry)
-        self.copy_evidence = Counter(
+        self.venue_state = new.gauge("venue_state", "1 if orders are sent to the venue, 0 while it is closed", "venue")
+        self.overfills = new.counter("orders_overfilled_total", "Orders filled beyond their quantity")
+        self.copy_evidence = new.counter(
             "venue_copy_evidence_total",
             "Signs that a second installation sends to the venue from a copy of the database, by venue",
-            ["venue", "evidence"],
-            registry=registry,
+            "venue",
+            "evidence",
         )
-        self.lease_lost = Gauge(
-            "installation_lease_lost",
-            "1 while another copy of the database holds the lease of this installation",
-            registry=registry,
+        self.lease_lost = new.gauge(
+            "installation_lease_lost", "1 while another copy of the database holds the lease of this installation"
         )
-        self.audit_seq = Gauge("audit_written_seq", "Journal number of the audit file's last line", registry=registry)
-        self.audit_cuts = Counter(
-            "audit_file_cuts_total", "Times that lines were missing at the audit file's end", registry=registry
-        )
-        self.stream_readers = Gauge("sse_subscribers", "Open streams", registry=registry)
-        self.stream_drops = Counter(
-            "sse_slow_readers_total", "Streams closed because their reader was too slow", registry=registry
-        )
+        self.audit_seq = new.gauge("audit_written_seq", "Journal number of the audit file's last line")
+        self.audit_cuts = new.counter("audit_file_cuts_total", "Times that lines were missing at the audit file's end")
+        self.stream_readers = new.gauge("sse_subscribers", "Open streams")
+        self.stream_drops = new.counter("sse_slow_readers_total", "Streams closed because their reader was too slow")
         self.connections_rejected = PlainCounter(
-            "http_connections_rejected_total", "Connections rejected because there were too many", registry
+            "http_connections_rejected_total", "Connections rejected because there were too many", new
         )
-        self.clock_step = Gauge(
+        self.clock_step = new.gauge(
             "clock_step_seconds",
             "The database's wall clock minus the time in use; beyond 1 s, the wall clock was stepped",
-            registry=registry,
         )
-        self.stage_failures = Counter(
-            "stage_failures_total", "Unexpected errors, by stage", ["stage"], registry=registry
-        )
-        self.cache = CacheMetrics(registry)
-        self.redis_up = Gauge("redis_up", "1 if Redis is used, 0 while it is skipped after failures", registry=registry)
+        self.stage_failures = new.counter("stage_failures_total", "Unexpected errors, by stage", "stage")
+        self.cache = CacheMetrics(new)
+        self.redis_up = new.gauge("redis_up", "1 if Redis is used, 0 while it is skipped after failures")
         self.redis_up.set(1)

@@ -1,4 +1,7 @@
-"""`positions`, `account`, `close` and `cancel-all`: what an account has open. Call a gateway over HTTP."""
+"""`positions`, `account`, `close`, `cancel-all`, `explain` and `exposure`: what an account has open, and why.
+
+They call a gateway over HTTP; `explain` can also read the database beside a gateway.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from switchyard.domain.accounts.views import AccountView, PositionView
+from switchyard.domain.accounts.views import ExposureView, PositionView
+from switchyard.domain.ids import OrderId
 from switchyard.domain.orders.closing import CancelledOrder
+from switchyard.domain.orders.explain import EVENTS_MAX, Explanation, explain_order
 from switchyard.domain.orders.order import OrderSnapshot
 from switchyard.domain.values import plain
 from switchyard.entrypoints.cli import output
@@ -18,15 +23,93 @@ from switchyard.entrypoints.cli.connection import (
     JsonOption,
     UrlOption,
     WideOption,
-    connect,
+    asked,
+    collected,
+    full_order_id,
 )
-from switchyard.entrypoints.cli.exposure import print_exposure
-from switchyard.entrypoints.cli.trading import TimeoutOption, amount, duration, exit_by_end, final_state
+from switchyard.entrypoints.cli.trading import (
+    OrderIdArgument,
+    TimeoutOption,
+    amount,
+    duration,
+    exit_by_end,
+    final_state,
+)
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
-    from switchyard.client import Acknowledgement
+    from switchyard.client import Acknowledgement, AsyncClient
+    from switchyard.ports.outbox import OutboxListing
+
+_Row = tuple[str, str, int | Decimal, int | Decimal | None]
+
+
+def exposure(
+    symbol: Annotated[str | None, typer.Option("--symbol", help="Only this symbol.")] = None,
+    url: UrlOption = None,
+    account: AccountOption = DEFAULT_ACCOUNT,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what open orders reserve, the positions, and the account's limits."""
+    view = asked(url, account, lambda client: client.exposure(symbol))
+    if as_json:
+        output.print_json(view)
+    else:
+        print_exposure(output.console(), view)
+
+
+def print_exposure(console: "Console", view: ExposureView) -> None:
+    """Print the account's totals beside its limits."""
+    console.print(_account_table(view))
+    if view.symbols:
+        console.print()
+        console.print(_symbol_table(view))
+    if view.has_more:
+        console.print("more symbols: ask for one with --symbol")
+
+
+def _account_table(view: ExposureView) -> "Table":
+    rows: list[_Row] = [
+        ("open orders", "", view.open_orders, view.open_orders_max),
+        (f"orders in {view.window_seconds:g} s", "", view.window_orders, view.window_orders_max),
+    ]
+    for money in view.currencies:
+        unit = money.currency or "-"
+        rows += [
+            ("open notional", unit, money.open_notional, money.open_notional_max),
+            ("gross exposure", unit, money.gross_exposure, money.gross_exposure_max),
+            (f"result of {view.trading_day}", unit, money.daily_pnl, _negative(money.daily_loss_max)),
+        ]
+    return _table(f"Account {view.account_id}", rows)
+
+
+def _symbol_table(view: ExposureView) -> "Table":
+    rows: list[_Row] = []
+    for row in view.symbols:
+        rows += [
+            (f"{row.symbol} position", "", row.position, row.position_max),
+            ("  open orders", "", row.open_orders, row.open_orders_max),
+            ("  may be bought", "", row.open_buy_qty, None),
+            ("  may be sold", "", row.open_sell_qty, None),
+            ("  open notional", row.currency or "-", row.open_notional, row.open_notional_max),
+            ("  gross exposure", row.currency or "-", row.gross_exposure, row.gross_exposure_max),
+        ]
+    return _table("Symbol", rows)
+
+
+def _table(title: str, rows: list[_Row]) -> "Table":
+    shown = ((name, unit, _number(now), "" if limit is None else _number(limit)) for name, unit, now, limit in rows)
+    return output.table((title, "", "Now", "Limit"), shown, right=("Now", "Limit"), no_wrap=("",))
+
+
+def _number(value: int | Decimal) -> str:
+    return plain(Decimal(value))
+
+
+def _negative(limit: Decimal | None) -> Decimal | None:
+    return None if limit is None else -limit
 
 
 def register(app: typer.Typer) -> None:
@@ -35,6 +118,8 @@ def register(app: typer.Typer) -> None:
     app.command()(account)
     app.command()(close)
     app.command(name="cancel-all")(cancel_all)
+    app.command()(explain)
+    app.command()(exposure)
 
 
 def positions(
@@ -45,11 +130,7 @@ def positions(
 ) -> None:
     """List the account's positions."""
 
-    async def load() -> list[PositionView]:
-        async with connect(url, account) as client:
-            return [position async for position in client.positions(flat=flat)]
-
-    listed = asyncio.run(load())
+    listed = asked(url, account, lambda client: collected(client.positions(flat=flat)))
     if as_json:
         output.print_json(listed)
     else:
@@ -64,11 +145,7 @@ def account(
 ) -> None:
     """Show the account's positions, open orders, exposure and limits."""
 
-    async def load() -> AccountView:
-        async with connect(url, account) as client:
-            return await client.account()
-
-    view = asyncio.run(load())
+    view = asked(url, account, lambda client: client.account())
     if as_json:
         output.print_json(view)
         return
@@ -111,23 +188,15 @@ def close(
     """Close a position, or a part of it, with an order that can only reduce it."""
     longest = duration(timeout, "--timeout")
 
-    async def request() -> "tuple[Acknowledgement, OrderSnapshot]":
-        async with connect(url, account) as client:
-            acknowledgement = await client.close_position(
-                symbol,
-                qty=qty,
-                limit_price=limit,
-                time_in_force=time_in_force,
-                strategy=strategy,
-                idempotency_key=key,
-            )
-            if wait:
-                # On stderr: the id must be known even if the wait is interrupted, and stdout is for the result.
-                typer.echo(f"{acknowledgement.order_id} {acknowledgement.status}", err=True)
-                return acknowledgement, await final_state(client, acknowledgement, longest)
-            return acknowledgement, await client.order(acknowledgement.order_id)
+    async def request(client: "AsyncClient") -> "tuple[Acknowledgement, OrderSnapshot]":
+        acknowledgement = await client.close_position(
+            symbol, qty=qty, limit_price=limit, time_in_force=time_in_force, strategy=strategy, idempotency_key=key
+        )
+        if wait:
+            return acknowledgement, await final_state(client, acknowledgement, longest)
+        return acknowledgement, await client.order(acknowledgement.order_id)
 
-    acknowledgement, order = asyncio.run(request())
+    acknowledgement, order = asked(url, account, request)
     if as_json:
         output.print_json(order if wait else acknowledgement)
     elif wait:
@@ -149,18 +218,17 @@ def cancel_all(
 ) -> None:
     """Request the cancellation of all open orders of the account."""
 
-    async def request() -> list[CancelledOrder]:
+    async def request(client: "AsyncClient") -> list[CancelledOrder]:
         orders: list[CancelledOrder] = []
         cursor: str | None = None
-        async with connect(url, account) as client:
-            while True:
-                result = await client.cancel_all(symbol=symbol, strategy=strategy, venue=venue, cursor=cursor)
-                orders += result.orders
-                cursor = result.next_cursor
-                if cursor is None:
-                    return orders
+        while True:
+            result = await client.cancel_all(symbol=symbol, strategy=strategy, venue=venue, cursor=cursor)
+            orders += result.orders
+            cursor = result.next_cursor
+            if cursor is None:
+                return orders
 
-    orders = asyncio.run(request())
+    orders = asked(url, account, request)
     if as_json:
         output.print_json(orders)
         return
@@ -171,16 +239,55 @@ def cancel_all(
 
 
 def _position_table(listed: Sequence[PositionView]) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("Symbol", no_wrap=True)
-    for name in ("Position", "Average price", "Cost", "Realised P&L"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for position in listed:
+    def row(position: PositionView) -> tuple[str, ...]:
         average = "" if position.average_price is None else plain(position.average_price)
         amounts = (plain(position.qty), average, plain(position.cost_basis), plain(position.realised_pnl))
-        table.add_row(Text(position.symbol), *amounts, Text(position.currency or ""))
-    return table
+        return position.symbol, *amounts, position.currency or ""
+
+    amounts = ("Position", "Average price", "Cost", "Realised P&L")
+    return output.table(("Symbol", *amounts, ""), map(row, listed), right=amounts, no_wrap=("Symbol",))
+
+
+def explain(
+    order_id: OrderIdArgument,
+    offline: Annotated[
+        bool,
+        typer.Option("--offline", help="Read the configured database, of any account; the full id is needed."),
+    ] = False,
+    url: UrlOption = None,
+    account: AccountOption = DEFAULT_ACCOUNT,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell the life of an order: checks, route, attempts, doubts, fills, cancels and its end."""
+
+    async def load(client: "AsyncClient") -> Explanation:
+        return await client.explain(await full_order_id(client, order_id))
+
+    explained = asyncio.run(_from_database(order_id)) if offline else asked(url, account, load)
+    if as_json:
+        output.print_json(explained)
+    else:
+        for line in explained.lines:
+            typer.echo(line)
+
+
+async def _from_database(order_id: str) -> Explanation:
+    from switchyard.bootstrap import outbox_listing, venue_kinds
+    from switchyard.domain.risk.checks import check_names
+    from switchyard.entrypoints.control.client import deciders_of
+    from switchyard.flow.sending.operator import standing
+    from switchyard.settings import load_settings
+
+    settings = load_settings()
+    listing: OutboxListing = outbox_listing(settings)
+    found = await listing.history_of(OrderId(order_id), EVENTS_MAX + 1)
+    if found is None:
+        raise typer.BadParameter(f"the database has no order {order_id!r}", param_hint="ORDER_ID")
+    order, events = found
+    decider = (await deciders_of(settings, listing, [order.venue]))[order.venue]
+    return explain_order(
+        order,
+        events,
+        check_names(settings.risk, venue_kinds(settings), order.account_id, order.symbol),
+        standing(await listing.rows_of(order.order_id), decider),
+    )

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from switchyard.entrypoints.cli.connection import JsonOption
-from switchyard.entrypoints.cli.ending import bound_the_end, run_to_end
-from switchyard.entrypoints.cli.failures import DEFECT
+from switchyard.entrypoints.cli.failures import DEFECT, bound_the_end, run_to_end
 from switchyard.entrypoints.cli.output import print_json
 from switchyard.entrypoints.cli.processes import Database, Host, configured, say
 from switchyard.settings import Settings

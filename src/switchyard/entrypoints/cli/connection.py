@@ -1,9 +1,10 @@
 """Options of commands that call a gateway, and the client they use: address, account and token."""
 
+import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import urlsplit
 
 import typer
@@ -11,6 +12,8 @@ import typer
 if TYPE_CHECKING:
     from switchyard.client import AsyncClient
     from switchyard.settings import Settings
+
+T = TypeVar("T")
 
 DEFAULT_ACCOUNT = "demo"
 PDCA_AUDIENCES = ("pdca", "pdca.gui")
@@ -48,6 +51,23 @@ AccountOption = Annotated[
 ]
 WideOption = Annotated[bool, typer.Option("--wide", help="Full ids, and one line per row; for wide terminals.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
+
+
+def asked(
+    url: str | None, account: str, work: "Callable[[AsyncClient], Awaitable[T]]", scopes: Sequence[str] = ()
+) -> T:
+    """Do the work with a client of `connect`; returns its result."""
+
+    async def run() -> T:
+        async with connect(url, account, scopes) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+async def collected(items: AsyncIterator[T]) -> list[T]:
+    """All items of a list that is read in pages."""
+    return [item async for item in items]
 
 
 def connect(url: str | None, account: str, scopes: Sequence[str] = ()) -> "AsyncClient":

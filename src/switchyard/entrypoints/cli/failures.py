@@ -1,12 +1,19 @@
-"""Errors of commands: one line that names the cause and the next step, and the exit code."""
+"""How commands end: errors as one line with the cause and the next step, exit codes, and a bound on the end.
 
+A process that has closed its ports must not stay alive, whatever hangs.
+"""
+
+import asyncio
+import contextlib
+import faulthandler
 import os
 import re
 import sys
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -113,3 +120,37 @@ def _exit(code: int, line: str) -> NoReturn:
 def _say(text: str) -> None:
     with suppress(OSError):  # where the text cannot be written, such as on a full disk, the exit code still tells
         typer.echo(text, err=True)
+
+
+# Requests, sends and the last commits have 5 to 6 s each. What is left after this time is recovered by the next start,
+# as after a kill.
+END_SECONDS_MAX = 60.0
+
+_bounding = threading.Event()
+
+
+def run_to_end(main: Coroutine[Any, Any, None]) -> None:
+    """Run the process's coroutine; raises what it raises."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(main)
+        finally:
+            bound_the_end()  # before the runner waits for tasks and threads that are left
+
+
+def bound_the_end() -> None:
+    """From the first call on, the process has END_SECONDS_MAX to end by itself; then it exits with the code DEFECT."""
+    if _bounding.is_set():
+        return
+    _bounding.set()
+    timer = threading.Timer(END_SECONDS_MAX, _give_up)
+    timer.daemon = True
+    timer.start()
+
+
+def _give_up() -> None:
+    with contextlib.suppress(OSError, ValueError):  # standard error may be full or closed
+        faulthandler.dump_traceback(all_threads=True)
+    os._exit(DEFECT)

@@ -8,7 +8,7 @@ import typer
 from switchyard.domain.ids import AccountId, KillId, VenueName
 from switchyard.domain.risk.kills import KillMode
 from switchyard.entrypoints.cli.connection import JsonOption
-from switchyard.entrypoints.cli.output import console, print_json
+from switchyard.entrypoints.cli.output import console, print_json, table
 from switchyard.settings import load_settings
 
 if TYPE_CHECKING:
@@ -80,15 +80,12 @@ def list_kills(json: JsonOption = False) -> None:
     if not told.kills:
         typer.echo("no kill was ever set")
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("Id", "State", "Scope", "Position", "By", "Reason"):
-        table.add_column(name, no_wrap=name in ("Id", "State"), overflow="fold")
-    for one in told.kills:
-        state = "active" if one.active else "cleared"
-        table.add_row(one.kill_id, state, _scope(one), str(one.position), one.by, one.reason)
-    console(wide=True).print(table)
+    rows = (
+        (one.kill_id, "active" if one.active else "cleared", _scope(one), str(one.position), one.by, one.reason)
+        for one in told.kills
+    )
+    columns = ("Id", "State", "Scope", "Position", "By", "Reason")
+    console(wide=True).print(table(columns, rows, no_wrap=("Id", "State"), fold=True))
 
 
 @kills.command()

@@ -11,11 +11,8 @@ from switchyard.entrypoints.cli import (
     backoffice,
     canary,
     doctor,
-    explain,
-    exposure,
     failures,
     journal,
-    keys,
     kills,
     ledger,
     market,
@@ -45,8 +42,6 @@ reconcile.register(app)
 simulator.register(app)
 trading.register(app)
 account.register(app)
-explain.register(app)
-exposure.register(app)
 watch.register(app)
 market.register(app)
 doctor.register(app)
@@ -57,7 +52,6 @@ journal.register(app)
 outbox.register(app)
 kills.register(app)
 strategies.register(app)
-keys.register(app)
 pdca.register(app)
 reference.register(app)
 

@@ -1,6 +1,5 @@
 """`instruments`, `quotes` and `venues`: commands that show a gateway's catalogue, market and venues."""
 
-import asyncio
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,11 +17,14 @@ from switchyard.entrypoints.cli.connection import (
     JsonOption,
     UrlOption,
     WideOption,
-    connect,
+    asked,
+    collected,
 )
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from switchyard.client import AsyncClient
 
 # These follow from the symbol in nearly every case, so only --wide shows them.
 _WIDE_ONLY = frozenset({"base", "quote"})
@@ -42,11 +44,7 @@ def instruments(
 ) -> None:
     """List the instruments that can be traded, with their steps, ticks and limits."""
 
-    async def load() -> list[ListedInstrument]:
-        async with connect(url, account) as client:
-            return [instrument async for instrument in client.instruments()]
-
-    listed = asyncio.run(load())
+    listed = asked(url, account, lambda client: collected(client.instruments()))
     if as_json:
         output.print_json([as_listed(instrument, instrument.venue) for instrument in listed])
     else:
@@ -64,11 +62,10 @@ def quotes(
 ) -> None:
     """Show the market of one or more symbols: bid, ask and the age of the quote."""
 
-    async def load() -> list[MarketQuote]:
-        async with connect(url, account) as client:
-            return [await client.quote(symbol, venue=venue) for symbol in symbols]
+    async def load(client: "AsyncClient") -> list[MarketQuote]:
+        return [await client.quote(symbol, venue=venue) for symbol in symbols]
 
-    found = asyncio.run(load())
+    found = asked(url, account, load)
     if as_json:
         output.print_json(found)
     else:
@@ -81,14 +78,9 @@ def venues(
     as_json: JsonOption = False,
 ) -> None:
     """Show every venue: whether orders are sent to it, why not, and how it answers."""
-
     from switchyard.entrypoints.http.transport.auth import HEALTH_SCOPE
 
-    async def load() -> list[VenueState]:
-        async with connect(url, account, scopes=(HEALTH_SCOPE,)) as client:
-            return await client.venues()
-
-    found = asyncio.run(load())
+    found = asked(url, account, lambda client: client.venues(), scopes=(HEALTH_SCOPE,))
     if as_json:
         output.print_json(found)
     else:
@@ -101,62 +93,42 @@ def venues(
 
 def venue_table(found: list[VenueState]) -> "Table":
     """A table of venues."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("Venue", "Kind", "State", "Breaker"):
-        table.add_column(name)
-    for name in ("Faults", "Rate/s", "Latency", "Rejects"):
-        table.add_column(name, justify="right")
-    for each in found:
-        table.add_row(
-            Text(each.venue),
-            each.kind,
-            each.state,
-            (each.breaker or "-").replace("_", " "),
+    figures = ("Faults", "Rate/s", "Latency", "Rejects")
+    rows = (
+        (
+            *(each.venue, each.kind, each.state, (each.breaker or "-").replace("_", " ")),
             _cell(each.faults),
             _cell(each.rate_per_sec),
             "-" if each.latency_ms is None else f"{each.latency_ms:.1f} ms",
             "-" if each.reject_rate is None else f"{each.reject_rate:.0%}",
         )
-    return table
+        for each in found
+    )
+    return output.table(("Venue", "Kind", "State", "Breaker", *figures), rows, right=figures)
 
 
 def instrument_table(listed: list[ListedInstrument], *, wide: bool) -> "Table":
     """A table of instruments; unless `wide`, without the properties that no instrument sets."""
-    from rich.table import Table
-    from rich.text import Text
-
     defaults = msgspec.structs.asdict(Instrument(symbol=""))
     names = [
         name
         for name in (*defaults, "venue")
         if wide or (name not in _WIDE_ONLY and any(getattr(each, name) != defaults.get(name, "") for each in listed))
     ]
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        is_amount = any(isinstance(getattr(each, name), Decimal) for each in listed)
-        table.add_column(name.replace("_", " ").capitalize(), justify="right" if is_amount else "left")
-    for each in listed:
-        table.add_row(*(Text(_cell(getattr(each, name))) for name in names))
-    return table
+    titles = {name: name.replace("_", " ").capitalize() for name in names}
+    amounts = [titles[name] for name in names if any(isinstance(getattr(each, name), Decimal) for each in listed)]
+    rows = ([_cell(getattr(each, name)) for name in names] for each in listed)
+    return output.table(titles.values(), rows, right=amounts)
 
 
 def quote_table(found: list[MarketQuote]) -> "Table":
     """A table of quotes."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("Symbol", "Venue"):
-        table.add_column(name)
-    for name in ("Bid", "Ask", "Spread", "Age"):
-        table.add_column(name, justify="right")
-    for each in found:
-        prices = (plain(each.bid), plain(each.ask), plain(each.ask - each.bid))
-        table.add_row(Text(each.symbol), Text(each.venue), *prices, f"{each.age_seconds:.1f} s")
-    return table
+    figures = ("Bid", "Ask", "Spread", "Age")
+    rows = (
+        (each.symbol, each.venue, *map(plain, (each.bid, each.ask, each.ask - each.bid)), f"{each.age_seconds:.1f} s")
+        for each in found
+    )
+    return output.table(("Symbol", "Venue", *figures), rows, right=figures)
 
 
 def _cell(value: Any) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from switchyard.domain.journal.facts import Verdict
 from switchyard.entrypoints.cli.connection import JsonOption, WideOption
-from switchyard.entrypoints.cli.output import SHORT_ID_LENGTH, console, print_json, short_id
+from switchyard.entrypoints.cli.output import SHORT_ID_LENGTH, console, print_json, short_id, table
 from switchyard.settings import load_settings
 
 if TYPE_CHECKING:
@@ -55,21 +55,20 @@ def list_rows(
     if json:
         print_json(explained)
         return
-    from rich.table import Table
-
     if not explained:
         typer.echo(f"no outbox rows are {status}")
         return
-    table = Table(box=None, pad_edge=False)
-    for name in ("Id", "Venue", *(["Client order id"] if wide else []), "Sends", "Age", "Next step", "Last error"):
-        table.add_column(name, no_wrap=name in ("Id", "Age"), overflow="fold")
+    rows_shown = []
     for one in explained:
         row, age = one.row, timedelta(seconds=int(one.age_seconds))
         error = "" if row.last_error is None else described(row.last_error, row.error_detail)
         row_id = one.id if wide else one.id.replace(row.order_id, short_id(row.order_id))
         client_id = [row.venue_client_order_id] if wide else []
-        table.add_row(row_id, row.venue, *client_id, str(row.attempt), str(age), describe_step(one.next_step), error)
-    console(wide=wide).print(table)
+        rows_shown.append(
+            (row_id, row.venue, *client_id, str(row.attempt), str(age), describe_step(one.next_step), error)
+        )
+    columns = ("Id", "Venue", *(["Client order id"] if wide else []), "Sends", "Age", "Next step", "Last error")
+    console(wide=wide).print(table(columns, rows_shown, no_wrap=("Id", "Age"), fold=True))
 
 
 @outbox.command()

@@ -1,8 +1,8 @@
 """Formats orders and events for terminals and as JSON."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from switchyard.domain.values import plain
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from switchyard.client import DryRun, RecordedEvent
 
@@ -52,89 +53,105 @@ def short_id(order_id: str) -> str:
     return order_id[-SHORT_ID_LENGTH:]
 
 
-def order_table(orders: Iterable[OrderSnapshot], caption: str | None = None, *, wide: bool = False) -> "Table":
-    """A table of orders; within 80 columns, or with full ids and times."""
+def table(
+    columns: Iterable[str],
+    rows: "Iterable[Sequence[str | Text]]",
+    *,
+    right: Collection[str] = (),
+    no_wrap: Collection[str] = (),
+    fold: bool = False,
+    caption: str | None = None,
+) -> "Table":
+    """A table without lines; `right` and `no_wrap` name columns, `fold` wraps the others within words."""
+    from rich.table import Table
+
+    made = Table(box=None, caption=caption, caption_justify="left", pad_edge=False)
+    for name in columns:
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        made.add_column(name, justify=justify, no_wrap=name in no_wrap, overflow="fold" if fold else "ellipsis")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def sheet(rows: Mapping[str, str | None]) -> "Table":
+    """A table of one thing's fields, without those that are None or empty."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, caption=caption, caption_justify="left", pad_edge=False)
-    # People copy the id into the next command, so other columns are wrapped first.
-    for name in ("Order", "Accepted"):
-        table.add_column(name, no_wrap=True)
-    for name in ("Terms", "Status", "Result"):
-        table.add_column(name, overflow="fold")
-    for order in orders:
-        table.add_row(
-            Text(order.order_id if wide else short_id(order.order_id)),
-            Text(f"{order.accepted_at:%Y-%m-%d %H:%M:%S}" if wide else f"{order.accepted_at:%m-%d %H:%M}"),
-            Text(terms(order)),
+    made = Table(box=None, show_header=False, pad_edge=False)
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in rows.items():
+        if value:
+            made.add_row(name, Text(value, STATUS_STYLES.get(value, "")))
+    return made
+
+
+def order_table(orders: Iterable[OrderSnapshot], caption: str | None = None, *, wide: bool = False) -> "Table":
+    """A table of orders; within 80 columns, or with full ids and times."""
+    from rich.text import Text
+
+    rows = (
+        (
+            order.order_id if wide else short_id(order.order_id),
+            f"{order.accepted_at:%Y-%m-%d %H:%M:%S}" if wide else f"{order.accepted_at:%m-%d %H:%M}",
+            terms(order),
             Text(order.status, STATUS_STYLES.get(order.status, "")),
-            Text(result(order)),
+            result(order),
         )
-    return table
+        for order in orders
+    )
+    columns = ("Order", "Accepted", "Terms", "Status", "Result")
+    # People copy the id into the next command, so other columns are wrapped first.
+    return table(columns, rows, no_wrap=("Order", "Accepted"), fold=True, caption=caption)
 
 
 def order_sheet(order: OrderSnapshot) -> "Table":
     """A table of one order's fields."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    rows = {
-        "order": order.order_id,
-        "account": order.account_id,
-        "terms": terms(order),
-        "status": order.status,
-        "reason": order.reason,
-        "filled": filled(order),
-        "remaining": plain(order.remaining_qty),
-        "venue": " ".join(filter(None, (order.venue, order.venue_order_id))),
-        "client order id": order.client_order_id,
-        "strategy": order.strategy,
-        "tags": ", ".join(order.tags),
-        "accepted": f"{order.accepted_at:%Y-%m-%d %H:%M:%S.%f} UTC",
-        "updated": f"{order.updated_at:%Y-%m-%d %H:%M:%S.%f} UTC",
-    }
-    for name, value in rows.items():
-        if value:
-            table.add_row(name, Text(value, STATUS_STYLES.get(value, "")))
-    return table
+    return sheet(
+        {
+            "order": order.order_id,
+            "account": order.account_id,
+            "terms": terms(order),
+            "status": order.status,
+            "reason": order.reason,
+            "filled": filled(order),
+            "remaining": plain(order.remaining_qty),
+            "venue": " ".join(filter(None, (order.venue, order.venue_order_id))),
+            "client order id": order.client_order_id,
+            "strategy": order.strategy,
+            "tags": ", ".join(order.tags),
+            "accepted": f"{order.accepted_at:%Y-%m-%d %H:%M:%S.%f} UTC",
+            "updated": f"{order.updated_at:%Y-%m-%d %H:%M:%S.%f} UTC",
+        }
+    )
 
 
 def event_table(events: Iterable["RecordedEvent"]) -> "Table":
     """A table of events, oldest first."""
-    from rich.table import Table
-    from rich.text import Text
-
     from switchyard.client.wire import read_anything
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("Seq", justify="right")
-    for name in ("At", "Event", "Detail"):
-        table.add_column(name)
-    for event in events:
-        detail = event_detail(event.type, read_anything(bytes(event.data)))
-        table.add_row(str(event.seq), f"{event.at:%m-%d %H:%M:%S.%f}"[:-3], Text(event.type), Text(detail))
-    return table
+    rows = (
+        (
+            str(event.seq),
+            f"{event.at:%m-%d %H:%M:%S.%f}"[:-3],
+            event.type,
+            event_detail(event.type, read_anything(bytes(event.data))),
+        )
+        for event in events
+    )
+    return table(("Seq", "At", "Event", "Detail"), rows, right=("Seq",))
 
 
 def check_table(checked: "DryRun") -> "Table":
     """The pre-trade checks of a dry run, each with pass or fail."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("Check", "Result", "Detail"):
-        table.add_column(name)
-    for check in checked.checks:
-        table.add_row(check.check, "pass" if check.passed else "FAIL", Text(check.detail or ""))
+    rows = [(check.check, "pass" if check.passed else "FAIL", check.detail or "") for check in checked.checks]
     total = "nothing was placed"
     if checked.notional is not None:
         total = f"notional {plain(checked.notional)} {checked.currency or ''}".rstrip() + f"; {total}"
-    table.add_row("", "pass" if checked.accepted else "FAIL", Text(total))
-    return table
+    rows.append(("", "pass" if checked.accepted else "FAIL", total))
+    return table(("Check", "Result", "Detail"), rows)
 
 
 def event_detail(kind: str, data: Any) -> str:

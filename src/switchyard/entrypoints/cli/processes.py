@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 
 from switchyard.domain.errors import SettingError
-from switchyard.entrypoints.cli.ending import bound_the_end, run_to_end
+from switchyard.entrypoints.cli.failures import bound_the_end, run_to_end
 from switchyard.entrypoints.cli.welcome import welcome
 from switchyard.settings import Settings, configured_secrets, load_settings
 

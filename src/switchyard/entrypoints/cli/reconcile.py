@@ -22,7 +22,7 @@ from switchyard.domain.reconcile.breaks import (
 )
 from switchyard.domain.values import plain
 from switchyard.entrypoints.cli.connection import COMMAND_TOKEN_TTL, TOKEN_VARIABLE, JsonOption, WideOption, sign_token
-from switchyard.entrypoints.cli.output import console, print_json
+from switchyard.entrypoints.cli.output import console, print_json, table
 
 if TYPE_CHECKING:
     from switchyard.client.calls import Response
@@ -188,15 +188,15 @@ def _print(breaks: Sequence[BreakView], *, wide: bool) -> None:
     if not breaks:
         typer.echo("no breaks")
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("Break", "State", "Class", "Kind", "Amount", *(["Account", "Here", "There"] if wide else [])):
-        table.add_column(name, no_wrap=name in ("Break", "State"), overflow="fold")
-    for one in breaks:
-        row = [one.break_id, one.state, one.class_, one.kind, f"{plain(one.amount)} {one.unit}"]
-        table.add_row(*row, *([one.account_id or "?", one.here, one.there] if wide else []))
-    console(wide=wide).print(table)
+    columns = ("Break", "State", "Class", "Kind", "Amount", *(("Account", "Here", "There") if wide else ()))
+    rows = (
+        (
+            *(one.break_id, one.state, one.class_, one.kind, f"{plain(one.amount)} {one.unit}"),
+            *((one.account_id or "?", one.here, one.there) if wide else ()),
+        )
+        for one in breaks
+    )
+    console(wide=wide).print(table(columns, rows, no_wrap=("Break", "State"), fold=True))
 
 
 def _print_one(found: BreakHistory, *, by: str | None = None, json: bool) -> None:

@@ -209,31 +209,23 @@ def _view(strategy: Strategy) -> object:
 
 
 def _table(strategies: tuple[Strategy, ...]) -> "Table":
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("Strategy", "Account", "Health", "Checked", "Owner", "Tags"):
-        table.add_column(name, overflow="fold")
-    for strategy in strategies:
-        table.add_row(
-            Text(strategy.strategy_id),
-            Text(_whose(strategy)),
+    rows = (
+        (
+            strategy.strategy_id,
+            _whose(strategy),
             Text(strategy.health, HEALTH_STYLES[strategy.health]),
-            Text("never" if strategy.last_checked_at is None else f"{strategy.last_checked_at:%m-%d %H:%M}"),
-            Text(strategy.owner or ""),
-            Text(" ".join(strategy.tags)),
+            "never" if strategy.last_checked_at is None else f"{strategy.last_checked_at:%m-%d %H:%M}",
+            strategy.owner or "",
+            " ".join(strategy.tags),
         )
-    return table
+        for strategy in strategies
+    )
+    return output.table(("Strategy", "Account", "Health", "Checked", "Owner", "Tags"), rows, fold=True)
 
 
 def _sheet(strategy: Strategy) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
     capital = strategy.capital
     rows: dict[str, str | None] = {
         "strategy": strategy.strategy_id,
@@ -253,7 +245,4 @@ def _sheet(strategy: Strategy) -> "Table":
     for name, metric in strategy.metrics.items():
         shown = f"none: {metric.reason}" if metric.value is None else f"{plain(metric.value)} {metric.unit or ''}"
         rows[name] = shown.strip()
-    for label, value in rows.items():
-        if value is not None:
-            table.add_row(label, Text(value))
-    return table
+    return output.sheet(rows)

@@ -5,12 +5,12 @@ import re
 from contextlib import aclosing
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from switchyard.domain.orders.lifecycle import Status, is_final
-from switchyard.domain.orders.order import OrderSnapshot
+from switchyard.domain.orders.order import OrderSnapshot, Side
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import (
     DEFAULT_ACCOUNT,
@@ -18,7 +18,8 @@ from switchyard.entrypoints.cli.connection import (
     JsonOption,
     UrlOption,
     WideOption,
-    connect,
+    asked,
+    collected,
     full_order_id,
     sign_pdca_token,
     sign_token,
@@ -26,7 +27,8 @@ from switchyard.entrypoints.cli.connection import (
 from switchyard.entrypoints.cli.failures import NOT_REACHABLE, REJECTED
 
 if TYPE_CHECKING:
-    from switchyard.client import Acknowledgement, AmendResult, AsyncClient, DryRun, RecordedEvent
+    from switchyard.client import Acknowledgement, AmendResult, AsyncClient, RecordedEvent
+
 
 # More than an order of many partial fills has; a longer history is read with the client.
 SHOWN_EVENTS_MAX = 1_000
@@ -161,46 +163,25 @@ def order(
         raise typer.BadParameter("cannot be used with --wait or --key", param_hint="--dry-run")
     longest = duration(timeout, "--timeout")
 
-    async def check() -> "DryRun":
-        async with connect(url, account) as client:
-            return await client.dry_run(
-                symbol,
-                "BUY" if side == "buy" else "SELL",
-                qty,
-                limit_price=limit,
-                stop_price=stop,
-                time_in_force=time_in_force,
-                client_order_id=client_order_id,
-                strategy=strategy,
-                tags=tags or (),
-            )
-
+    bought: Side = "BUY" if side == "buy" else "SELL"
+    terms: dict[str, Any] = {
+        "limit_price": limit,
+        "stop_price": stop,
+        "time_in_force": time_in_force,
+        "client_order_id": client_order_id,
+        "strategy": strategy,
+        "tags": tags or (),
+    }
     if dry_run:
-        checked = asyncio.run(check())
+        checked = asked(url, account, lambda client: client.dry_run(symbol, bought, qty, **terms))
         output.print_json(checked) if as_json else output.console().print(output.check_table(checked))
         raise typer.Exit(0 if checked.accepted else 1)
 
-    async def place() -> "tuple[Acknowledgement, OrderSnapshot | None]":
-        async with connect(url, account) as client:
-            acknowledgement = await client.place(
-                symbol,
-                "BUY" if side == "buy" else "SELL",
-                qty,
-                limit_price=limit,
-                stop_price=stop,
-                time_in_force=time_in_force,
-                client_order_id=client_order_id,
-                strategy=strategy,
-                tags=tags or (),
-                idempotency_key=key,
-            )
-            if not wait:
-                return acknowledgement, None
-            # On stderr: the id must be known even if the wait is interrupted, and stdout is for the result.
-            typer.echo(f"{acknowledgement.order_id} {acknowledgement.status}", err=True)
-            return acknowledgement, await final_state(client, acknowledgement, longest)
+    async def place(client: "AsyncClient") -> "tuple[Acknowledgement, OrderSnapshot | None]":
+        acknowledgement = await client.place(symbol, bought, qty, **terms, idempotency_key=key)
+        return acknowledgement, await final_state(client, acknowledgement, longest) if wait else None
 
-    acknowledgement, final = asyncio.run(place())
+    acknowledgement, final = asked(url, account, place)
     if final is not None:
         if as_json:
             output.print_json(final)
@@ -240,18 +221,13 @@ def amend(
     if qty is None and price is None and stop_price is None:
         raise typer.BadParameter("give --qty, --price or --stop-price")
 
-    async def request() -> "AmendResult":
-        async with connect(url, account) as client:
-            return await client.amend(
-                await full_order_id(client, order_id),
-                qty=qty,
-                limit_price=price,
-                stop_price=stop_price,
-                version=version,
-                idempotency_key=key,
-            )
+    async def request(client: "AsyncClient") -> "AmendResult":
+        full_id = await full_order_id(client, order_id)
+        return await client.amend(
+            full_id, qty=qty, limit_price=price, stop_price=stop_price, version=version, idempotency_key=key
+        )
 
-    result = asyncio.run(request())
+    result = asked(url, account, request)
     if as_json:
         output.print_json(result)
     else:
@@ -270,11 +246,10 @@ def cancel(
 ) -> None:
     """Request the cancellation of an order."""
 
-    async def request() -> "Acknowledgement":
-        async with connect(url, account) as client:
-            return await client.cancel(await full_order_id(client, order_id))
+    async def request(client: "AsyncClient") -> "Acknowledgement":
+        return await client.cancel(await full_order_id(client, order_id))
 
-    acknowledgement = asyncio.run(request())
+    acknowledgement = asked(url, account, request)
     if as_json:
         output.print_json({"orderId": acknowledgement.order_id, "status": acknowledgement.status})
     else:
@@ -295,12 +270,7 @@ def orders(
 ) -> None:
     """List the account's orders, newest first."""
     selected = [status(text) for text in statuses or ()]
-
-    async def load() -> list[OrderSnapshot]:
-        async with connect(url, account) as client:
-            return [order async for order in client.orders(statuses=selected, symbol=symbol, limit=limit)]
-
-    listed = asyncio.run(load())
+    listed = asked(url, account, lambda client: collected(client.orders(statuses=selected, symbol=symbol, limit=limit)))
     if as_json:
         output.print_json(listed)
     else:
@@ -315,14 +285,13 @@ def show(
 ) -> None:
     """Show an order and its newest 1,000 events."""
 
-    async def load() -> "tuple[OrderSnapshot, list[RecordedEvent]]":
-        async with connect(url, account) as client:
-            full_id = await full_order_id(client, order_id)
-            shown = await client.order(full_id)
-            newest = client.events(order_id=full_id, newest_first=True, limit=SHOWN_EVENTS_MAX)
-            return shown, [event async for event in newest][::-1]
+    async def load(client: "AsyncClient") -> "tuple[OrderSnapshot, list[RecordedEvent]]":
+        full_id = await full_order_id(client, order_id)
+        shown = await client.order(full_id)
+        newest = client.events(order_id=full_id, newest_first=True, limit=SHOWN_EVENTS_MAX)
+        return shown, (await collected(newest))[::-1]
 
-    shown, events = asyncio.run(load())
+    shown, events = asked(url, account, load)
     if as_json:
         output.print_json({"order": shown, "events": events})
     else:
@@ -349,8 +318,9 @@ def exit_by_end(order: OrderSnapshot, timeout: str) -> None:
 async def final_state(client: "AsyncClient", acknowledgement: "Acknowledgement", longest: timedelta) -> OrderSnapshot:
     """Wait for the order's final state; after the longest time, return it as it is.
 
-    Each status before it is printed on stderr.
+    Each status before it is printed on stderr: the id must be known even if the wait is interrupted.
     """
+    typer.echo(f"{acknowledgement.order_id} {acknowledgement.status}", err=True)
     try:
         async with asyncio.timeout(longest.total_seconds()):
             return await _followed(client, acknowledgement)

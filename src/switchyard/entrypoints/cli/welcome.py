@@ -1,14 +1,44 @@
-"""The text that `up` prints: the address and a first order to try."""
+"""The text that `up` prints: the address, a first order to try, and commands to copy."""
 
+import shlex
+import shutil
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
-
-from switchyard.entrypoints.cli.hints import command
 
 if TYPE_CHECKING:
     from switchyard.ports.clock import Clock
     from switchyard.settings import Settings
+
+
+DEFAULT_DATA_DIR = Path("var")
+DEFAULT_PORT = 8081
+
+
+def program() -> str:
+    """How this program was called: by name if it is on the PATH, else by its path."""
+    called = Path(sys.argv[0])
+    found = shutil.which(called.name)
+    if found is not None and Path(found).resolve() == called.resolve():
+        return called.name
+    absolute = called.absolute()
+    here = Path.cwd()
+    return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute))
+
+
+def command(settings: "Settings", arguments: str, *, port: int | None = None) -> str:
+    """A command for another terminal; with `port`, one that calls the gateway there."""
+    variables = []
+    name = program()
+    # A program under this folder is called from here, where the default names the same data folder.
+    is_default = settings.data_dir == DEFAULT_DATA_DIR and "/" in name and not name.startswith(("/", "'/"))
+    if settings.jwt_secret is None and not is_default:
+        variables.append(f"SWITCHYARD_DATA_DIR={shlex.quote(str(settings.data_dir.absolute()))}")
+    if port not in (None, DEFAULT_PORT):
+        variables.append(f"SWITCHYARD_PORT={port}")
+    return " ".join([*variables, name, arguments])
+
 
 # Long enough for a first day; strategies use tokens of their own.
 FIRST_TOKEN_TTL = timedelta(hours=24)

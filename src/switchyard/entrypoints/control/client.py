@@ -6,6 +6,7 @@ Used by `switchyard outbox resolve`, `switchyard kill` and `switchyard kills`.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
@@ -20,9 +21,9 @@ from switchyard.domain.errors import AlreadyRunning, NotFound, OutcomeUnknown
 from switchyard.domain.ids import VenueName
 from switchyard.domain.journal.events import encode
 from switchyard.domain.orders.order import OrderSnapshot, snapshot
-from switchyard.entrypoints.control.kills import carry_out
 from switchyard.entrypoints.control.messages import (
     ANSWER_BYTES_MAX,
+    ClearKill,
     ControlReply,
     ControlRequest,
     Decided,
@@ -30,20 +31,40 @@ from switchyard.entrypoints.control.messages import (
     KillCommand,
     KillsTold,
     KillTold,
+    ListKills,
     ListVenues,
     RecheckBegun,
     ResolveDoubt,
     RunRecheck,
     SetKill,
+    ShowKill,
     VenuesTold,
     address_of,
     socket_path,
 )
-from switchyard.flow.kill.switch import check_kill
+from switchyard.flow.kill.switch import KillSwitch, check_kill
 from switchyard.flow.sending.operator import Decider, check_decision
 from switchyard.ports.outbox import OutboxListing
 from switchyard.ports.strategies import PdcaStore, StoredRequest
 from switchyard.settings import Settings
+
+
+async def carry_out(switch: KillSwitch, command: KillCommand) -> KillTold | KillsTold:
+    """The answer to a command."""
+    match command:
+        case SetKill(request=request, wait_seconds=seconds):
+            kill = await switch.set(request)
+            return KillTold(await switch.settled_state(kill.kill_id, seconds))
+        case ClearKill(kill_id=kill_id, by=by, reason=reason):
+            await switch.clear(kill_id, by, reason)
+            return KillTold(await switch.settled_state(kill_id, 0))
+        case ShowKill(kill_id=kill_id):
+            return KillTold(await switch.state(kill_id))
+        case ListKills(limit=limit):
+            return KillsTold(await switch.newest(before=None, limit=limit))
+        case unreachable:
+            assert_never(unreachable)
+
 
 # A starting server holds the lock before it listens, and another command holds it for a moment.
 RETRY_SECONDS_MAX = 5.0

@@ -22,7 +22,7 @@ from switchyard.domain.ids import VenueName
 from switchyard.domain.journal.events import encode
 from switchyard.domain.journal.facts import DecisionFact
 from switchyard.domain.orders.order import Order, snapshot
-from switchyard.entrypoints.control.kills import carry_out
+from switchyard.entrypoints.control.client import carry_out
 from switchyard.entrypoints.control.messages import (
     REQUEST_BYTES_MAX,
     ControlReply,

@@ -4,7 +4,6 @@
 All other routes go through Starlette.
 """
 
-from collections.abc import Awaitable
 from functools import partial
 
 import structlog
@@ -19,11 +18,9 @@ from switchyard.domain.errors import RequestError, SwitchyardError
 from switchyard.domain.market.routing import Router
 from switchyard.domain.risk.checks import check_names
 from switchyard.entrypoints.http.admin import AdminRoutes
-from switchyard.entrypoints.http.amends import AmendRoutes
 from switchyard.entrypoints.http.do_order import DO_ORDER_PATH, DoOrderRoutes
 from switchyard.entrypoints.http.entry_spans import EntrySpans
 from switchyard.entrypoints.http.errors import (
-    TooManyConnections,
     WireResponse,
     as_answered,
     do_error_response,
@@ -32,24 +29,29 @@ from switchyard.entrypoints.http.errors import (
     on_http_error,
     starlette_response,
 )
-from switchyard.entrypoints.http.exposure import do_order_needs_token, served_names, warn_of_exposure
 from switchyard.entrypoints.http.market import MarketRoutes
 from switchyard.entrypoints.http.monitoring import MonitoringRoutes, monitoring_routes
-from switchyard.entrypoints.http.orders import OrderRoutes
+from switchyard.entrypoints.http.orders import AmendRoutes, OrderRoutes
 from switchyard.entrypoints.http.pdca.api import PREFIXES as PDCA_PREFIXES
-from switchyard.entrypoints.http.pdca.api import PdcaApi
-from switchyard.entrypoints.http.pdca.build import build_pdca
-from switchyard.entrypoints.http.positions import PositionRoutes
+from switchyard.entrypoints.http.pdca.api import PdcaApi, build_pdca
+from switchyard.entrypoints.http.positions import PositionRoutes, RiskRoutes
 from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
-from switchyard.entrypoints.http.risk import RiskRoutes
 from switchyard.entrypoints.http.streams import StreamEndpoint, StreamRoutes
-from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address, limited_as
-from switchyard.entrypoints.http.transport.auth import verifier
-from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
+from switchyard.entrypoints.http.transport.auth import BadTokens, verifier
 from switchyard.entrypoints.http.transport.bodies import ClientGone
-from switchyard.entrypoints.http.transport.doors import Doors, guarded
+from switchyard.entrypoints.http.transport.doors import (
+    ConnectionCaps,
+    Doors,
+    Entrance,
+    client_address,
+    do_order_needs_token,
+    guarded,
+    send_response,
+    served_names,
+    warn_of_exposure,
+)
 from switchyard.entrypoints.http.transport.protocol import WRITE_RESPONSE
-from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
+from switchyard.entrypoints.http.transport.server import HttpServer, connection_caps
 from switchyard.entrypoints.web.routes import DashboardRoutes, build_dashboard
 from switchyard.ports.tracing import Tracer
 from switchyard.settings import Settings
@@ -58,7 +60,7 @@ from switchyard.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 
-class Gateway:
+class Gateway(Entrance):
     """The ASGI application."""
 
     def __init__(
@@ -81,14 +83,11 @@ class Gateway:
         dashboard: DashboardRoutes | None,
         tracer: Tracer | None = None,
     ) -> None:
-        self.caps = caps
-        """The limits of the server in front of it, which also count the clients behind trusted proxies."""
+        super().__init__(self._serve if tracer is None else EntrySpans(tracer, self._serve), doors, caps)
         self._orders = orders
         self._metrics = metrics
-        self._doors = doors
         self._bad_tokens = bad_tokens
         self._pdca = pdca
-        self._enter: ASGIApp = self._serve if tracer is None else EntrySpans(tracer, self._serve)
         self.routes = [
             *monitoring.routes,
             *do_orders.routes,
@@ -111,28 +110,6 @@ class Gateway:
         starlette.router.redirect_slashes = False
         self._starlette: ASGIApp = starlette
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Serve one request."""
-        if scope["type"] != "http":
-            return _nothing()
-        try:
-            self._doors.admit(scope)
-        except RequestError as error:
-            return self._reject(error, scope, send)
-        serve = self._serve_forwarded if self.caps.proxies.see_through(scope) else self._enter
-        return serve(scope, receive, send)
-
-    async def _serve_forwarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request from a trusted proxy as one of the proxy's client, which is counted by its own address."""
-        name = limited_as(client_address(scope))
-        if not self.caps.enter_client(name):
-            await self._reject(TooManyConnections(self.caps.per_address_max), scope, send)
-            return
-        try:
-            await self._enter(scope, receive, send)
-        finally:
-            self.caps.leave(name)
-
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"].startswith(PDCA_PREFIXES):
             await self._pdca(scope, receive, guarded(send))
@@ -151,15 +128,15 @@ class Gateway:
             response = error_response(error)
         write = scope.get("extensions", {}).get(WRITE_RESPONSE)
         if write is None or not write(scope, response.encoded()):
-            await _send_response(response, send)
+            await send_response(response, send)
 
-    async def _reject(self, error: RequestError, scope: Scope, send: Send) -> None:
+    async def reject(self, error: RequestError, scope: Scope, send: Send) -> None:
         """Answer a request that reaches no route, in the form of the route that it asks for."""
         if scope["path"].startswith(PDCA_PREFIXES):
             await self._pdca.reject(error, scope, send)
             return
         response = self._error_response(error, scope)
-        await _send_response(do_error_response(error)[0] if scope["path"] == DO_ORDER_PATH else response, send)
+        await send_response(do_error_response(error)[0] if scope["path"] == DO_ORDER_PATH else response, send)
 
     async def _on_switchyard_error(self, request: Request, error: Exception) -> Response:
         return starlette_response(self._error_response(error, request.scope))
@@ -168,16 +145,6 @@ class Gateway:
         judged = self._bad_tokens.judged(as_answered(error, scope["method"]), client_address(scope))
         self._metrics.rejected.labels(error_reason(judged)).inc()
         return error_response(judged)
-
-
-async def _nothing() -> None:
-    """Answer an event of the server that is no request."""
-
-
-async def _send_response(response: WireResponse, send: Send) -> None:
-    send = guarded(send)
-    await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
-    await send({"type": "http.response.body", "body": response.body})
 
 
 def build_gateway(settings: Settings, engine: Engine) -> Gateway:
@@ -245,12 +212,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
         admin=AdminRoutes(engine.kill_switch, tokens),
         metrics=engine.metrics,
         doors=Doors(served_names(settings)),
-        caps=ConnectionCaps(
-            total_max=connections_within_file_limit(settings.connections_max),
-            per_address_max=settings.connections_per_address_max,
-            proxies=Proxies(settings.trusted_proxies),
-            on_rejection=engine.metrics.connections_rejected.inc,
-        ),
+        caps=connection_caps(settings, engine.metrics),
         bad_tokens=bad_tokens,
         pdca=build_pdca(settings, engine, bad_tokens),
         dashboard=build_dashboard(settings, engine.office, tokens),

@@ -1,16 +1,14 @@
 """The back office's API (seed 001 section 5): `/health`, `/positions`, `/balances`, `/ledger`, `/stats`, `/metrics`.
 
-The reports are in `books_reports.py`.
-
-Reads the ledger and the consumer's figures; writes nothing.
+Also `/reconcile` and the routes of operators about breaks (scope `admin:reconcile`); the reports are in
+`books_reports.py`. Reads the ledger and the consumer's figures; writes what people decide about breaks.
 """
 
+import re
 from datetime import datetime, timedelta
 from typing import get_args
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,19 +16,20 @@ from starlette.routing import Route
 from switchyard.bootstrap import BackOffice
 from switchyard.domain.accounts.views import POSITIONS_PAGE_MAX, PositionPage
 from switchyard.domain.books.entries import EntryType, shown
-from switchyard.domain.errors import InvalidField, SwitchyardError
-from switchyard.domain.ids import OrderId
-from switchyard.entrypoints.http.book_views import (
+from switchyard.domain.errors import InvalidField, NotFound
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.reconcile.breaks import BREAK_STATES, CURRENT_STATES, AdoptRequest, BreakState, ExplainRequest
+from switchyard.domain.values import converted
+from switchyard.entrypoints.http.books_reports import (
     BALANCES_PAGE_MAX,
     ENTRIES_PAGE_MAX,
+    ReportRoutes,
     own_account,
     shown_balances,
     shown_position,
 )
-from switchyard.entrypoints.http.books_reports import ReportRoutes
-from switchyard.entrypoints.http.errors import json_response, on_http_error, on_switchyard_error, starlette_response
-from switchyard.entrypoints.http.exposure import served_names
-from switchyard.entrypoints.http.monitoring import MetricsPage, probe_routes, sees_details
+from switchyard.entrypoints.http.errors import json_response, starlette_response
+from switchyard.entrypoints.http.monitoring import MetricsPage, guarded_routes, probe_routes, sees_details
 from switchyard.entrypoints.http.queries import (
     EventCursor,
     choices,
@@ -38,18 +37,109 @@ from switchyard.entrypoints.http.queries import (
     instant,
     money_cursor,
     name_cursor,
+    only,
     whole_number,
 )
-from switchyard.entrypoints.http.reconcile import ReconcileRoutes
-from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address
-from switchyard.entrypoints.http.transport.auth import TokenVerifier, verifier
-from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
-from switchyard.entrypoints.http.transport.doors import Doors
-from switchyard.entrypoints.http.transport.entrance import Entrance
-from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
-from switchyard.ports.books import EntryFilter
+from switchyard.entrypoints.http.transport.auth import BadTokens, TokenVerifier, authorization_header, verifier
+from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
+from switchyard.entrypoints.http.transport.doors import (
+    Doors,
+    Entrance,
+    served_names,
+)
+from switchyard.entrypoints.http.transport.server import HttpServer, connection_caps
+from switchyard.flow.reconcile.service import ROWS_MAX, ReconcileService
+from switchyard.ports.books import BREAKS_MAX, BreakFilter, EntryFilter
 from switchyard.ports.journal import SEQ_LIMIT
 from switchyard.settings import Settings
+
+RECONCILE_SCOPE = "admin:reconcile"
+BREAKS_PAGE_MAX = BREAKS_MAX - 1
+_CURRENCY = re.compile(r"[A-Z0-9]{2,16}")
+_BREAK_ID = re.compile(r"brk_[0-9a-f]{24}")
+
+
+class ReconcileRoutes:
+    """The routes."""
+
+    def __init__(self, service: ReconcileService, tokens: TokenVerifier) -> None:
+        self._service = service
+        self._tokens = tokens
+        self.routes = [
+            Route("/reconcile", self._reconcile),
+            Route("/admin/reconcile", self._compare, methods=["POST"]),
+            Route("/admin/breaks", self._list),
+            Route("/admin/breaks/{break_id}", self._show),
+            Route("/admin/breaks/{break_id}/explain", self._explain, methods=["POST"]),
+            Route("/admin/breaks/{break_id}/adopt", self._adopt, methods=["POST"]),
+        ]
+
+    async def _reconcile(self, request: Request) -> Response:
+        account = self._tokens.verify(authorization_header(request.scope))
+        query = request.query_params
+        only(query, ("accountId", "limit", "quoteCcy"))
+        if query.get("accountId", account) != account:
+            raise NotFound
+        limit = whole_number(query, "limit", ROWS_MAX, 1, ROWS_MAX)
+        quote_ccy = query.get("quoteCcy", "JPY")
+        if not _CURRENCY.fullmatch(quote_ccy):
+            raise InvalidField("quoteCcy", "must be a currency such as JPY")
+        return starlette_response(json_response(200, await self._service.account(account, quote_ccy, limit)))
+
+    async def _compare(self, request: Request) -> Response:
+        self._operator(request)
+        only(request.query_params, ("full",))
+        full = choices(request.query_params, "full", ("true", "false"))[-1:] == ("true",)
+        return starlette_response(json_response(200, await self._service.compare(full=full)))
+
+    async def _list(self, request: Request) -> Response:
+        self._operator(request)
+        query = request.query_params
+        only(query, ("state", "accountId", "limit", "cursor"))
+        names = choices(query, "state", BREAK_STATES)
+        states: tuple[BreakState, ...] = tuple(state for state in BREAK_STATES if state in names) or CURRENT_STATES
+        wanted = BreakFilter(
+            states=states,
+            account_id=AccountId(query["accountId"]) if "accountId" in query else None,
+            after=_checked_cursor(query.get("cursor", "")),
+            limit=whole_number(query, "limit", 100, 1, BREAKS_PAGE_MAX),
+        )
+        return starlette_response(json_response(200, await self._service.page(wanted)))
+
+    async def _show(self, request: Request) -> Response:
+        self._operator(request)
+        only(request.query_params, ())
+        return starlette_response(json_response(200, await self._service.show(_break_id(request))))
+
+    async def _explain(self, request: Request) -> Response:
+        by = self._operator(request)
+        only(request.query_params, ())
+        body = converted(parse_object(await read_body(request.receive)), ExplainRequest)
+        return starlette_response(json_response(200, await self._service.explain(_break_id(request), by, body.reason)))
+
+    async def _adopt(self, request: Request) -> Response:
+        by = self._operator(request)
+        only(request.query_params, ())
+        body = converted(parse_object(await read_body(request.receive)), AdoptRequest)
+        done = await self._service.adopt(_break_id(request), body.account_id, by, body.reason)
+        return starlette_response(json_response(200, done))
+
+    def _operator(self, request: Request) -> str:
+        return self._tokens.subject_with(authorization_header(request.scope), RECONCILE_SCOPE)
+
+
+def _checked_cursor(text: str) -> str:
+    if text and not _BREAK_ID.fullmatch(text):
+        raise InvalidField("cursor", "must be the nextCursor of the previous page, unchanged")
+    return text
+
+
+def _break_id(request: Request) -> str:
+    break_id: str = request.path_params["break_id"]
+    if not _BREAK_ID.fullmatch(break_id):
+        raise NotFound
+    return break_id
+
 
 _TYPES: tuple[EntryType, ...] = get_args(EntryType)
 
@@ -164,34 +254,18 @@ class BackOfficeRoutes:
 def build_backoffice(settings: Settings, office: BackOffice) -> HttpServer:
     """Build the server of the back office's API; not started yet."""
     tokens = verifier(settings, office.clock, office.metrics)
-    bad_tokens = BadTokens(office.clock)
-
-    async def on_error(request: Request, error: Exception) -> Response:
-        judged = bad_tokens.judged(error, client_address(request.scope))
-        return await on_switchyard_error(request, judged)
-
-    app = Starlette(
-        routes=[
-            *BackOfficeRoutes(office, tokens, settings.metrics_token).routes,
-            *ReconcileRoutes(office.reconcile, tokens).routes,
-        ],
-        exception_handlers={SwitchyardError: on_error, HTTPException: on_http_error},
-    )
-    # A redirect would name the host that the request claims.
-    app.router.redirect_slashes = False
-    caps = ConnectionCaps(
-        total_max=connections_within_file_limit(settings.connections_max),
-        per_address_max=settings.connections_per_address_max,
-        proxies=Proxies(settings.trusted_proxies),
-        on_rejection=office.metrics.connections_rejected.inc,
-    )
-    entrance = Entrance(app, Doors(served_names(settings)), caps)
+    routes = [
+        *BackOfficeRoutes(office, tokens, settings.metrics_token).routes,
+        *ReconcileRoutes(office.reconcile, tokens).routes,
+    ]
+    app = guarded_routes(routes, BadTokens(office.clock))
+    entrance = Entrance(app, Doors(served_names(settings)), connection_caps(settings, office.metrics))
     return HttpServer(
         entrance,
         host=settings.host,
         port=settings.backoffice_port,
         port_setting="SWITCHYARD_BACKOFFICE_PORT",
-        caps=caps,
+        caps=entrance.caps,
     )
 
 

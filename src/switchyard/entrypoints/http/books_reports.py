@@ -1,11 +1,11 @@
-"""The back office's reports, `/pnl` and `/statement`, and entries by people, `/admin/ledger`.
+"""The back office's reports, `/pnl` and `/statement`, entries by people, `/admin/ledger`, and how the books are shown.
 
 Reads the ledger and quotes; writes entries of people.
 """
 
 import csv
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, get_args
@@ -16,27 +16,74 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from switchyard.bootstrap import BackOffice
-from switchyard.domain.books.entries import LedgerEntry, parse_entry, shown
+from switchyard.domain.accounts.views import PositionView
+from switchyard.domain.books.entries import NO_CURRENCY, LedgerEntry, parse_entry, shown
 from switchyard.domain.books.holdings import Holding
 from switchyard.domain.books.manual import ManualEntry, check_has_happened
-from switchyard.domain.errors import InvalidField
+from switchyard.domain.errors import InvalidField, NotFound
 from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.events import encode
 from switchyard.domain.values import EXACT, ZERO, canonical, converted, plain
-from switchyard.entrypoints.http.book_views import (
-    BALANCES_PAGE_MAX,
-    ENTRIES_PAGE_MAX,
-    OwnAccount,
-    ShownBalance,
-    shown_balances,
-    shown_position,
-)
 from switchyard.entrypoints.http.errors import json_response, starlette_response
 from switchyard.entrypoints.http.queries import event_cursor, money_cursor, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.flow.backoffice.check import Price, unrealised
-from switchyard.ports.books import EntryFilter, ResultsBy, StoredEntry
+from switchyard.ports.books import ENTRIES_MAX, Balance, EntryFilter, ResultsBy, StoredEntry
+
+ENTRIES_PAGE_MAX = ENTRIES_MAX - 1
+BALANCES_PAGE_MAX = 500
+
+OwnAccount = Callable[[Request, tuple[str, ...]], AccountId]
+"""The token's account, after the query's parameters were compared with the known ones."""
+
+
+class ShownBalance(msgspec.Struct, kw_only=True):
+    """The money of an account in one currency; all of it sums to zero."""
+
+    currency: str
+    cash: Decimal = ZERO
+    trading: Decimal = ZERO
+    fees: Decimal = ZERO
+    capital: Decimal = ZERO
+    adjustments: Decimal = ZERO
+    conversion: Decimal = ZERO
+    rounding: Decimal = ZERO
+
+
+def shown_balances(rows: Iterable[Balance]) -> list[ShownBalance]:
+    """One row per currency."""
+    found: dict[str, ShownBalance] = {}
+    for row in rows:
+        setattr(found.setdefault(row.unit, ShownBalance(currency=row.unit)), row.account, row.amount)
+    return list(found.values())
+
+
+def shown_position(holding: Holding) -> PositionView:
+    """A position as the gateway shows it."""
+    return PositionView(
+        symbol=holding.symbol,
+        qty=holding.qty,
+        average_price=holding.average_price,
+        cost_basis=holding.cost_basis,
+        realised_pnl=holding.realised_pnl,
+        currency=None if holding.currency == NO_CURRENCY else holding.currency,
+        updated_at=holding.updated_at,
+    )
+
+
+def own_account(tokens: TokenVerifier) -> OwnAccount:
+    """Reads the token's account; another one in the query is not found."""
+
+    def read(request: Request, known: tuple[str, ...]) -> AccountId:
+        account = tokens.verify(authorization_header(request.scope))
+        only(request.query_params, known)
+        if request.query_params.get("accountId", account) != account:
+            raise NotFound
+        return account
+
+    return read
+
 
 LEDGER_SCOPE = "admin:ledger"
 PNL_DAYS = 30

@@ -8,22 +8,21 @@ nothing.
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import SwitchyardError, Unauthorized
 from switchyard.entrypoints.http.errors import json_response, on_http_error, on_switchyard_error, starlette_response
-from switchyard.entrypoints.http.transport.addresses import client_address
-from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header, verifier
-from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
-from switchyard.entrypoints.http.transport.doors import Guarded
+from switchyard.entrypoints.http.transport.auth import BadTokens, TokenVerifier, authorization_header, verifier
+from switchyard.entrypoints.http.transport.doors import Guarded, client_address
 from switchyard.flow.executions.strays import VenueProblem
 from switchyard.flow.health.readiness import ReadinessChecks
 from switchyard.ports.clock import Clock
@@ -154,14 +153,17 @@ def monitoring_routes(settings: Settings, engine: Engine, tokens: TokenVerifier)
 def build_monitoring(settings: Settings, engine: Engine) -> ASGIApp:
     """Build an application of these routes, for a worker."""
     monitoring = monitoring_routes(settings, engine, verifier(settings, engine.wall_clock, engine.metrics))
-    bad_tokens = BadTokens(engine.clock)
+    return guarded_routes(monitoring.routes, BadTokens(engine.clock))
+
+
+def guarded_routes(routes: Sequence[BaseRoute], bad_tokens: BadTokens) -> ASGIApp:
+    """Build an application of these routes, with error responses and with the headers that every answer carries."""
 
     async def on_error(request: Request, error: Exception) -> Response:
         return await on_switchyard_error(request, bad_tokens.judged(error, client_address(request.scope)))
 
-    app = Starlette(
-        routes=monitoring.routes, exception_handlers={SwitchyardError: on_error, HTTPException: on_http_error}
-    )
+    handlers: dict[Any, Any] = {SwitchyardError: on_error, HTTPException: on_http_error}
+    app = Starlette(routes=routes, exception_handlers=handlers)
     # A redirect would name the host that the request claims.
     app.router.redirect_slashes = False
     return Guarded(app)

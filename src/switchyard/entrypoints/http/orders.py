@@ -1,11 +1,12 @@
-"""The routes of `/orders` and an account's events (seed 001 section 1).
+"""The routes of `/orders`, amends included (ADR 23), and an account's events (seed 001 section 1).
 
 Reads orders and events through `Queries`; places and cancels through the services of the intake.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -28,7 +29,6 @@ from switchyard.entrypoints.http.errors import (
     json_response,
     starlette_response,
 )
-from switchyard.entrypoints.http.keys import derived_response, header_boolean
 from switchyard.entrypoints.http.queries import (
     EventCursor,
     choices,
@@ -40,12 +40,51 @@ from switchyard.entrypoints.http.queries import (
 )
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header, repeated_authorization
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
-from switchyard.flow.intake.derived import DerivedOrderService
+from switchyard.flow.intake.amends import AmendService
+from switchyard.flow.intake.derived import DerivedOrderService, DerivedResult
 from switchyard.flow.intake.orders import OrderService
 from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 from switchyard.ports.queries import OrderFilter, Queries
 from switchyard.telemetry.traces import annotate
+
+
+class RequestKeys(NamedTuple):
+    """What a request says about its own identity."""
+
+    key: str | None
+    derives: bool | None
+
+
+def request_keys(scope: Scope) -> RequestKeys:
+    """Return both headers; raises InvalidKey and InvalidHeader for a malformed or repeated one."""
+    key = derives = None
+    for name, value in scope["headers"]:
+        if name == b"idempotency-key":
+            if key is not None:
+                raise InvalidKey("must be given once")
+            key = checked_key(value.decode("latin-1"))
+        elif name == b"idempotency-derive":
+            if derives is not None:
+                raise InvalidHeader("Idempotency-Derive", "must be given once")
+            derives = header_boolean("Idempotency-Derive", value)
+    return RequestKeys(key, derives)
+
+
+def header_boolean(header: str, value: bytes) -> bool:
+    """Return the value of a header that is true or false."""
+    lowered = value.lower()
+    if lowered not in (b"true", b"false"):
+        raise InvalidHeader(header, "must be true or false")
+    return lowered == b"true"
+
+
+def derived_response(result: DerivedResult) -> WireResponse:
+    """A new order is answered as without a derived key; a duplicate names the request that it repeats."""
+    if result.status == "placed":
+        return json_response(202, {"orderId": result.order_id, "status": "ACCEPTED", "requestId": result.request_id})
+    return json_response(200, result, REPLAYED)
+
 
 ORDERS_PAGE_MAX = 500
 EVENTS_PAGE_MAX = 1_000
@@ -257,3 +296,69 @@ def _is_dry_run(query_string: bytes) -> bool:
     if len(values) != 1 or values[0] not in ("true", "false"):
         raise InvalidField("dryRun", "must be true or false, once")
     return values[0] == "true"
+
+
+# An entity tag with the order's version, as `GET /orders/{orderId}` gives it; the quotes may be left out.
+_VERSION = re.compile(r'"?([1-9][0-9]{0,8})"?')
+
+
+class AmendRoutes:
+    """One route: the answer says that the amend is stored, and what became of it so far."""
+
+    def __init__(
+        self,
+        service: AmendService,
+        tokens: TokenVerifier,
+        *,
+        can_derive: bool,
+        derives_for: Callable[[AccountId], bool],
+    ) -> None:
+        """`can_derive`, `derives_for`: as in `OrderRoutes`."""
+        self._service = service
+        self._tokens = tokens
+        self._can_derive = can_derive
+        self._derives_for = derives_for
+        self.routes = [Route("/orders/{order_id}", self._patch, methods=["PATCH"])]
+
+    async def _patch(self, request: Request) -> Response:
+        account = self._tokens.verify(authorization_header(request.scope))
+        key, version = self._key(request, account), _version(request)
+        body = parse_object(await read_body(request.receive))
+        order_id = OrderId(request.path_params["order_id"])
+        amendment = await self._service.amend(account, order_id, body, key, version=version)
+        headers = (REPLAYED,) if amendment.replayed else ()
+        return starlette_response(json_response(202, amendment.answer, *headers))
+
+    def _key(self, request: Request, account: AccountId) -> str | None:
+        """The request's key; none where it is to be recognised by its content."""
+        text = _single(request, "Idempotency-Key")
+        if text is not None:
+            return checked_key(text)
+        derives = _single(request, "Idempotency-Derive")
+        if derives is not None and derives.lower() not in ("true", "false"):
+            raise InvalidHeader("Idempotency-Derive", "must be true or false")
+        if (derives or "").lower() != "true" and not self._derives_for(account):
+            raise InvalidKey("required for an amend; or send Idempotency-Derive: true")
+        if not self._can_derive:
+            raise InvalidHeader("Idempotency-Derive", "derived keys are disabled here: send an Idempotency-Key")
+        return None
+
+
+def _version(request: Request) -> int | None:
+    """The version in `If-Match`; none where any version may be amended."""
+    text = _single(request, "If-Match")
+    if text is None or text == "*":
+        return None
+    matched = _VERSION.fullmatch(text)
+    if matched is None:
+        raise InvalidHeader("If-Match", 'must be the order\'s version, such as "3", or *')
+    return int(matched[1])
+
+
+def _single(request: Request, name: str) -> str | None:
+    values = request.headers.getlist(name)
+    if len(values) > 1:
+        if name == "Idempotency-Key":
+            raise InvalidKey("must be given once")
+        raise InvalidHeader(name, "must be given once")
+    return values[0] if values else None

@@ -1,4 +1,4 @@
-"""`/positions` and `/account`: what an account has open, and how it closes a position or cancels all orders.
+"""`/positions`, `/account`, `/risk/exposure`: what an account has open, how it closes a position or cancels all orders.
 
 Reads through `Accounts` and `LimitClaims`; closes and cancels through the services of the intake.
 """
@@ -23,7 +23,7 @@ from switchyard.domain.errors import NotFound
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders.order import snapshot
 from switchyard.entrypoints.http.errors import REPLAYED, InvalidHeader, json_response, starlette_response
-from switchyard.entrypoints.http.keys import derived_response, request_keys
+from switchyard.entrypoints.http.orders import derived_response, request_keys
 from switchyard.entrypoints.http.queries import choices, name_cursor, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
@@ -31,6 +31,22 @@ from switchyard.flow.intake.orders import CancelAllService, CloseService
 from switchyard.flow.risk.limit_claims import LimitClaims
 from switchyard.ports.clock import Clock
 from switchyard.ports.queries import Accounts, Queries, UnfinishedFilter
+
+
+class RiskRoutes:
+    """The routes about risk that every account may read for itself."""
+
+    def __init__(self, limits: LimitClaims, tokens: TokenVerifier, clock: Clock) -> None:
+        self._limits = limits
+        self._tokens = tokens
+        self._clock = clock
+        self.routes = [Route("/risk/exposure", self._exposure)]
+
+    async def _exposure(self, request: Request) -> Response:
+        account = self._tokens.verify(authorization_header(request.scope))
+        only(request.query_params, ("symbol",))
+        view = await self._limits.view(account, self._clock.now(), request.query_params.get("symbol"))
+        return starlette_response(json_response(200, view))
 
 
 class PositionRoutes:

@@ -1,7 +1,14 @@
-"""The PDCA API (seed 003): rechecks, strategies for the GUI, artifacts. Reads and writes the PDCA store."""
+"""The PDCA API (seed 003): rechecks, strategies for the GUI, artifacts and the signed URLs that download them.
 
+Reads and writes the PDCA store.
+"""
+
+import hashlib
+import hmac
 import re
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from urllib.parse import urlencode
 
 from msgspec.structs import replace
 from starlette.applications import Starlette
@@ -11,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from switchyard.bootstrap import PdcaOffice
+from switchyard.bootstrap import Engine, PdcaOffice
 from switchyard.domain.errors import InvalidField, InvalidKey, NotFound, RequestError, Unauthorized
 from switchyard.domain.orders.keys import checked_key
 from switchyard.domain.strategies.registry import (
@@ -33,8 +40,7 @@ from switchyard.domain.strategies.requests import (
 )
 from switchyard.domain.values import STRATEGY
 from switchyard.entrypoints.http.errors import REPLAYED, WireResponse, json_response
-from switchyard.entrypoints.http.pdca.calls import ANSWER_BYTES_MAX, Call, Counter, Endpoint, answering
-from switchyard.entrypoints.http.pdca.downloads import Downloads
+from switchyard.entrypoints.http.pdca.calls import ANSWER_BYTES_MAX, Call, Counter, Endpoint, PdcaRates, answering
 from switchyard.entrypoints.http.pdca.queries import LIST_PARAMETERS, PAGE_PARAMETERS, narrowed, page_of, strategy_query
 from switchyard.entrypoints.http.pdca.views import (
     AcceptedView,
@@ -45,11 +51,49 @@ from switchyard.entrypoints.http.pdca.views import (
     strategy_view,
 )
 from switchyard.entrypoints.http.queries import only
+from switchyard.entrypoints.http.transport.auth import BadTokens, revoked_tokens
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.entrypoints.http.transport.doors import guarded
+from switchyard.entrypoints.http.transport.key_ring import Fetch, KeyRing, file_source, local_source, url_source
+from switchyard.entrypoints.http.transport.rs256 import PdcaTokens
 from switchyard.ports.clock import Clock, Randomness, fresh_ulid
 from switchyard.ports.strategies import StoredArtifact, StoredRequest
+from switchyard.settings import Settings, jwt_secret
 from switchyard.telemetry.traces import annotate, current_traceparent
+
+_EXPIRES = re.compile(r"[0-9]{1,12}")
+
+
+class Downloads:
+    """Signs and checks URLs."""
+
+    def __init__(self, secret: str, *, clock: Clock, ttl: timedelta) -> None:
+        """`clock`: wall time. A key of its own, so that a signature can stand for nothing else."""
+        self._key = hmac.digest(secret.encode(), b"pdca artifact downloads", hashlib.sha256)
+        self._clock = clock
+        self._ttl = ttl
+
+    def url(self, tenant: Tenant, request_id: str, strategy_id: str, name: str) -> tuple[str, datetime]:
+        """Return the path and query of an artifact, and when they expire."""
+        expires_at = (self._clock.now() + self._ttl).replace(microsecond=0)
+        expires = str(int(expires_at.timestamp()))
+        signature = self._signature(tenant, request_id, strategy_id, name, expires)
+        query = urlencode({"tenant": tenant, "expires": expires, "signature": signature})
+        return f"/pdca/artifacts/{request_id}/{strategy_id}/{name}?{query}", expires_at.astimezone(UTC)
+
+    def check(self, tenant: str, request_id: str, strategy_id: str, name: str, *, expires: str, signature: str) -> None:
+        """Raise Unauthorized unless the URL was signed here and has not expired."""
+        expected = self._signature(tenant, request_id, strategy_id, name, expires)
+        is_own = hmac.compare_digest(expected.encode(), signature.encode())
+        if not is_own or _EXPIRES.fullmatch(expires) is None:
+            raise Unauthorized("SIGNATURE_INVALID", "the URL's signature does not match: ask for a new one")
+        if self._clock.now().timestamp() >= int(expires):
+            raise Unauthorized("SIGNATURE_EXPIRED", "the URL has expired: ask for a new one")
+
+    def _signature(self, *parts: str) -> str:
+        # No part of a URL that was signed here contains a line break.
+        return hmac.new(self._key, "\n".join(parts).encode(), hashlib.sha256).hexdigest()
+
 
 PREFIXES = ("/pdca/", "/gui/")
 WRITING, READING = "pdca", "pdca.gui"
@@ -324,3 +368,35 @@ def _artifact_names(request: Request) -> tuple[str, str, str]:
 def _bounded(response: WireResponse) -> WireResponse:
     assert len(response.body) <= ANSWER_BYTES_MAX, "the bounds of a page's parts keep an answer below 1 MB"
     return response
+
+
+def build_pdca(settings: Settings, engine: Engine, bad_tokens: BadTokens) -> PdcaApi:
+    """Build the API; its keys are read with the first token."""
+    api = settings.pdca_api
+    ring = KeyRing(_source(settings), clock=engine.clock, age_max=api.jwks_age_max)
+    return PdcaApi(
+        engine.pdca,
+        counter=Counter(
+            tokens=PdcaTokens(
+                ring,
+                clock=engine.wall_clock,
+                issuer=api.issuer,
+                revoked=revoked_tokens(settings, engine.wall_clock, engine.metrics),
+            ),
+            rates=PdcaRates(engine.caches.pdca_rates),
+            bad_tokens=bad_tokens,
+            clock=engine.clock,
+            metrics=engine.metrics.pdca,
+        ),
+        downloads=Downloads(jwt_secret(settings), clock=engine.wall_clock, ttl=api.download_ttl),
+        clock=engine.clock,
+        randomness=engine.randomness,
+    )
+
+
+def _source(settings: Settings) -> Fetch:
+    if settings.pdca_api.jwks_url is not None:
+        return url_source(settings.pdca_api.jwks_url)
+    if settings.pdca_api.jwks_file is not None:
+        return file_source(settings.pdca_api.jwks_file)
+    return local_source(settings.data_dir)

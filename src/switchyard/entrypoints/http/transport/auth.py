@@ -1,29 +1,87 @@
 """Bearer tokens: verify and issue JSON Web Tokens, signed with HS256 only.
 
-Reads the Authorization header and the clock; keeps verified tokens in memory.
+Reads the Authorization header and the clock; keeps verified tokens in memory. Invalid ones are limited per address and
+logged as one summary; a valid one is never rejected for them, because it is verified first.
 """
 
+import asyncio
 import base64
 import binascii
 import math
 import re
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeGuard
 
 import jwt
+import structlog
 from starlette.types import Scope
 
 from switchyard.domain import values
 from switchyard.domain.errors import Forbidden, InvalidField, InvalidJson, SettingError, Unauthorized
 from switchyard.domain.ids import AccountId
+from switchyard.entrypoints.http.errors import TooManyBadTokens
 from switchyard.entrypoints.http.transport.bodies import parse_object
+from switchyard.entrypoints.http.transport.doors import limited_as
 from switchyard.entrypoints.http.transport.revoked import RevokedTokens
 from switchyard.ports.clock import Clock
 from switchyard.settings import Settings, jwt_secret
 from switchyard.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+# Enough for a deployment with a wrong secret to show what is wrong; a guesser gets nowhere.
+BAD_TOKENS_MAX = 30
+PERIOD_SECONDS = 60.0
+# Addresses counted separately; further ones share one count.
+ADDRESSES_MAX = 10_000
+OTHERS = "others"
+# Addresses named in the summary.
+NAMED_MAX = 5
+
+
+class BadTokens:
+    """Counts the invalid tokens of each address in the current period."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ends_at = 0.0
+        self._attempts: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+
+    def judged(self, error: Exception, address: str) -> Exception:
+        """Count an invalid token; returns the error, or TooManyBadTokens above the limit."""
+        # A request without a token guesses nothing.
+        if not isinstance(error, Unauthorized) or error.reason == "TOKEN_MISSING":
+            return error
+        if not self._attempts:
+            self._ends_at = self._clock.monotonic() + PERIOD_SECONDS
+            asyncio.get_running_loop().call_later(PERIOD_SECONDS, self._end_period)
+        name = limited_as(address)
+        if name not in self._attempts and len(self._attempts) >= ADDRESSES_MAX:
+            name = OTHERS
+        self._attempts[name] += 1
+        self._reasons[error.reason] += 1
+        if self._attempts[name] <= BAD_TOKENS_MAX:
+            return error
+        return TooManyBadTokens(timedelta(seconds=max(1.0, self._ends_at - self._clock.monotonic())), error.message)
+
+    def _end_period(self) -> None:
+        log.warning(
+            "tokens_rejected",
+            attempts=self._attempts.total(),
+            limited=sum(max(0, count - BAD_TOKENS_MAX) for count in self._attempts.values()),
+            addresses=len(self._attempts),
+            most=dict(self._attempts.most_common(NAMED_MAX)),
+            reasons=dict(self._reasons),
+            seconds=PERIOD_SECONDS,
+        )
+        self._attempts.clear()
+        self._reasons.clear()
+
 
 # One algorithm for one kind of key, so that a public key can never be used as a shared secret.
 ALGORITHM = "HS256"

@@ -13,8 +13,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from switchyard.domain.errors import SettingError
-from switchyard.entrypoints.http.transport.addresses import ConnectionCaps
+from switchyard.entrypoints.http.transport.doors import ConnectionCaps, Proxies
 from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
+from switchyard.settings import Settings
+from switchyard.telemetry.metrics import Metrics
 
 # Longer than clients keep an idle connection. If the server closed first, an order sent at that moment would be lost,
 # and its sender could not tell whether it was accepted.
@@ -129,3 +131,13 @@ def connections_within_file_limit(wanted: int) -> int:
     """Return how many connections the process can have open: each one is an open file."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if files == resource.RLIM_INFINITY else max(1, min(wanted, files - OTHER_FILES))
+
+
+def connection_caps(settings: Settings, metrics: Metrics) -> ConnectionCaps:
+    """Build the limits of the settings."""
+    return ConnectionCaps(
+        total_max=connections_within_file_limit(settings.connections_max),
+        per_address_max=settings.connections_per_address_max,
+        proxies=Proxies(settings.trusted_proxies),
+        on_rejection=metrics.connections_rejected.inc,
+    )

@@ -2,17 +2,17 @@
 
 from collections.abc import Callable
 
-from switchyard.adapters.memory.accounts import MemoryAccounts
-from switchyard.adapters.memory.database_time import MemoryTime
-from switchyard.adapters.memory.journal import MemoryJournal
-from switchyard.adapters.memory.keys import MemoryKeyStore
-from switchyard.adapters.memory.kills import MemoryKills
-from switchyard.adapters.memory.lanes import MemoryLanes
-from switchyard.adapters.memory.liveness import MemoryLiveness
-from switchyard.adapters.memory.queries import MemoryQueries
-from switchyard.adapters.memory.relay_leases import MemoryRelayLeases
-from switchyard.adapters.memory.strategy_orders import MemoryStrategyOrders
 from switchyard.ports.clock import Clock
+from tests.support.memory.accounts import MemoryAccounts
+from tests.support.memory.database_time import MemoryTime
+from tests.support.memory.journal import MemoryJournal
+from tests.support.memory.keys import MemoryKeyStore
+from tests.support.memory.kills import MemoryKills
+from tests.support.memory.lanes import MemoryLanes
+from tests.support.memory.liveness import MemoryLiveness
+from tests.support.memory.queries import MemoryQueries
+from tests.support.memory.relay_leases import MemoryRelayLeases
+from tests.support.memory.strategy_orders import MemoryStrategyOrders
 
 
 class MemoryDatabase:

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Self
 
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.ids import OrderId
 from switchyard.domain.journal.changes import Change, Execution
@@ -13,6 +12,7 @@ from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.domain.risk.exposure import TotalsKey
 from switchyard.domain.risk.kills import Kill, KillOrder
 from switchyard.ports.books import PlacedEvent, RebuiltIdentity
+from tests.support.memory.journal import MemoryJournal
 
 
 class MemoryRebuild:

@@ -1,8 +1,8 @@
 """The times of an in-memory database."""
 
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import StoredTime, TimeReading
+from tests.support.memory.journal import MemoryJournal
 
 
 class MemoryTime:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.ids import AccountId, OrderId, VenueName, last_generation
@@ -16,6 +15,7 @@ from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxKind, O
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox import DOUBTS_MAX, Due, KnownState, OutboxCount, QueueHead, nothing_known
 from switchyard.ports.queries import OrderFilter
+from tests.support.memory.journal import MemoryJournal
 
 # Of an order that its venue has and that has not ended.
 _OPEN: frozenset[Status] = frozenset({"WORKING", "PARTIALLY_FILLED", "CANCEL_REQUESTED"})

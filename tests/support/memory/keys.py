@@ -3,11 +3,11 @@
 from collections.abc import Collection
 from datetime import datetime
 
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders.keys import KeyEntry
 from switchyard.domain.orders.lifecycle import is_final
 from switchyard.ports.queries import KeyId, Reaped
+from tests.support.memory.journal import MemoryJournal
 
 
 class MemoryKeyStore:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.ids import KillId, OrderId
 from switchyard.domain.orders.lifecycle import is_final
 from switchyard.domain.risk.kills import Kill
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
+from tests.support.memory.journal import MemoryJournal
 
 
 class MemoryKills:

@@ -1,10 +1,10 @@
 """Orders by strategy in memory: a plain scan, for tests with few rows."""
 
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.lines import data_text
 from switchyard.domain.strategies.metrics import READ_EVENTS, OrderRow, StrategyOrder, Window, strategy_orders
 from switchyard.ports.strategies import ORDERS_MAX
+from tests.support.memory.journal import MemoryJournal
 
 
 class MemoryStrategyOrders:

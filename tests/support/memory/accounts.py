@@ -1,12 +1,12 @@
 """What accounts have open, in the in-memory journal."""
 
-from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders.lifecycle import is_final
 from switchyard.domain.orders.order import Order
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.queries import UnfinishedFilter
+from tests.support.memory.journal import MemoryJournal
 
 
 class MemoryAccounts:

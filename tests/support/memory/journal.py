@@ -8,7 +8,6 @@ from typing import get_args
 
 import msgspec
 
-from switchyard.adapters.memory.group_checks import check_rows_differ, check_storable
 from switchyard.adapters.system_clock import random_installation
 from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.errors import HistoryMismatch
@@ -31,6 +30,7 @@ from switchyard.domain.orders.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.domain.risk.exposure import AccountExposure, Book, CurrencyReserve, SymbolExposure, is_unaccepted
 from switchyard.domain.risk.kills import Kill, KillOrder, active_twin, covering
 from switchyard.ports.journal import EPOCH_GAP, PAGE_MAX, Epoch, Head, Lines
+from tests.support.memory.group_checks import check_rows_differ, check_storable
 
 
 class MemoryJournal:
