@@ -53,16 +53,16 @@ from switchyard.adapters.postgres.migrations import PostgresRebuild
 from switchyard.adapters.postgres.queries import (
     PostgresOrderDump,
     PostgresOutboxListing,
-    PostgresStrategyOrders,
     PostgresTime,
 )
+from switchyard.adapters.queries import SqlStrategyOrders
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.installation import RedisHead, RedisLease
 from switchyard.adapters.redis.limits import RedisBuckets, RedisRate
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.journal import SqliteTime
 from switchyard.adapters.sqlite.migrations import SqliteRebuild
-from switchyard.adapters.sqlite.queries import SqliteOrderDump, SqliteOutboxListing, SqliteStrategyOrders
+from switchyard.adapters.sqlite.queries import SqliteOrderDump, SqliteOutboxListing
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues._template import TemplateVenue
 from switchyard.adapters.venues.http.quotes import HttpQuotes
@@ -148,7 +148,7 @@ ledger_reports: list[type[LedgerReports]] = [SqliteLedgerReports, PostgresLedger
 manual_ledgers: list[type[ManualLedger]] = [SqliteLedger, PostgresLedger]
 turns: list[type[Turn]] = [PostgresTurn]
 runners: list[type[Runner]] = [EmbeddedRunner, AirflowRunner]
-strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqliteStrategyOrders, PostgresStrategyOrders]
+strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqlStrategyOrders]
 strategy_fills: list[type[StrategyFills]] = [LedgerFills, NoBooks]
 ledger_lookups: list[type[LedgerLookup]] = [SqliteLedgerLookup, PostgresLedgerLookup]
 break_stores: list[type[BreakStore]] = [SqliteBreaks, PostgresBreaks]
