@@ -11,8 +11,8 @@ import apsw
 import msgspec
 import pytest
 
-from switchyard.adapters.backoffice.breaks import SqliteBreaks
-from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.sqlite.breaks import SqliteBreaks
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.journal import MemoryJournal

@@ -6,7 +6,7 @@ that runs them, and a `Dialect` with the statements, and the parts of statements
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from switchyard.adapters.tables import (
     ORDERS,
     OUTBOX_ORDERS,
     POSITIONS,
+    moment,
 )
 from switchyard.domain.accounts.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.ids import AccountId, KillId, OrderId, VenueName
@@ -111,11 +112,6 @@ class Session(Protocol):
     async def unsettled(self, *values: Any) -> list[Due]:
         """Return the outbox rows of UNSETTLED, with the states of their orders."""
         ...
-
-
-def moment(value: datetime | str) -> datetime:
-    """A time as an engine returns it, in UTC."""
-    return datetime.fromisoformat(value) if isinstance(value, str) else value.astimezone(UTC)
 
 
 FINAL_STATUSES = ", ".join(f"'{status}'" for status in sorted(FINAL))

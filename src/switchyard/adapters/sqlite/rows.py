@@ -64,6 +64,8 @@ def parameters(values: Iterable[Any]) -> dict[str, Any]:
 def _stored(value: Any) -> Any:
     if isinstance(value, datetime):
         return stamp(value)
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, list | tuple):
         return json_array([stamp(each) if isinstance(each, datetime) else each for each in value])
     return value
