@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.adapters.backoffice.dump import SqliteLedgerDump
-from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.reads import SqlLedgerDump
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.books.entries import parse_entry
 from switchyard.domain.decisions import apply_report
@@ -107,10 +107,10 @@ async def test_every_fill_is_booked_once_across_restarts_and_a_rebuild_gives_the
     assert await bus.source.lag(Place()) == 25
 
     new = await SqliteLedger.open(tmp_path / "again.db")
-    await rebuild(bus.source, new, await read_events_of(SqliteLedgerDump(ledger)))
+    await rebuild(bus.source, new, await read_events_of(SqlLedgerDump(ledger)))
     found = Differences()
-    await check_ledger(SqliteLedgerDump(new), found)
-    await compare_ledgers(SqliteLedgerDump(ledger), SqliteLedgerDump(new), found)
+    await check_ledger(SqlLedgerDump(new), found)
+    await compare_ledgers(SqlLedgerDump(ledger), SqlLedgerDump(new), found)
     assert found.lines == []
     await new.close()
 
@@ -134,7 +134,7 @@ async def test_books_that_are_older_than_the_journal_continue_from_their_own_pla
         await caught_up(consumer)
         assert consumer.problem is None
         assert await quantity(ledger) == 3000
-        heads.append(await digest(SqliteLedgerDump(ledger)))
+        heads.append(await digest(SqlLedgerDump(ledger)))
         await ledger.close()
     assert heads[0] == heads[1]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.backoffice.breaks import SqliteBreaks
 from switchyard.adapters.backoffice.postgres.breaks import PostgresBreaks
+from switchyard.adapters.backoffice.sqlite.breaks import SqliteBreaks
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName
 from switchyard.domain.reconcile.breaks import CURRENT_STATES, Break, StatementFill, break_id

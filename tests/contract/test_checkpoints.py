@@ -12,8 +12,8 @@ import apsw
 import pytest
 from structlog.testing import capture_logs
 
-from switchyard.adapters.backoffice.dump import SqliteLedgerDump
-from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.reads import SqlLedgerDump
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
 from switchyard.adapters.sqlite import connections as module
 from switchyard.adapters.sqlite.connections import Connections, connect
 from switchyard.domain.errors import JournalUnavailable
@@ -354,7 +354,7 @@ async def test_books_take_every_page_while_their_file_is_checkpointed(tmp_path: 
     assert await ledger.count() == 400
     at_once = await SqliteLedger.open(tmp_path / "at-once.db")
     await (await Posting.of(at_once)).post(tape.events)
-    assert await digest(SqliteLedgerDump(ledger)) == await digest(SqliteLedgerDump(at_once))
+    assert await digest(SqlLedgerDump(ledger)) == await digest(SqlLedgerDump(at_once))
     await ledger.close()
     await at_once.close()
 

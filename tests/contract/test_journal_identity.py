@@ -11,8 +11,8 @@ import apsw
 import msgspec
 import pytest
 
-from switchyard.adapters.backoffice.breaks import SqliteBreaks
-from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.sqlite.breaks import SqliteBreaks
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite import connections
 from switchyard.adapters.sqlite.connections import OpenFiles, connect

@@ -7,10 +7,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from switchyard.adapters.backoffice import schema
-from switchyard.adapters.backoffice.dump import SqliteLedgerDump
-from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice import statements
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
+from switchyard.adapters.backoffice.reads import SqlLedgerDump
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
 from switchyard.bootstrap.books import NewSchema
 from switchyard.domain.books.entries import fill_entry_id, parse_entry
 from switchyard.domain.books.manual import ManualEntry
@@ -153,7 +153,7 @@ async def test_an_event_that_cannot_be_booked_halts_its_account_and_no_other(led
 
 
 @pytest.mark.parametrize(
-    "statement", ["ADD_LEGS", "SET_ACCOUNTS", "SET_ORDERS", "SET_POSITIONS", "SET_BALANCES", "MOVE"]
+    "statement", ["add_legs", "set_accounts", "set_orders", "set_positions", "set_balances", "MOVE"]
 )
 async def test_a_page_that_fails_half_way_leaves_nothing_behind(
     tmp_path: Path, statement: str, monkeypatch: pytest.MonkeyPatch
@@ -162,7 +162,8 @@ async def test_a_page_that_fails_half_way_leaves_nothing_behind(
     tape.accept("ord_1")
     tape.fill("ord_1", "e1", Decimal(400), fee=Decimal(3))
     ledger = await SqliteLedger.open(tmp_path / "books.db")
-    monkeypatch.setattr(schema, statement, "SELECT no_such_function()")
+    of_dialect = hasattr(ledger.statements, statement)
+    monkeypatch.setattr(ledger.statements if of_dialect else statements, statement, "SELECT no_such_function()")
     with pytest.raises(LedgerBroken, match="no_such_function"):
         await post_all(ledger, tape.events)
     monkeypatch.undo()
@@ -172,7 +173,7 @@ async def test_a_page_that_fails_half_way_leaves_nothing_behind(
     assert await again.entries(EntryFilter(account_id=DEMO)) == []
     assert await again.balances(DEMO, "", 10) == []
     assert (await post_all(again, tape.events)).entries == 2
-    assert await differences(SqliteLedgerDump(again)) == []
+    assert await differences(SqlLedgerDump(again)) == []
     await again.close()
 
 
@@ -205,7 +206,7 @@ async def test_every_change_of_the_file_is_found(tmp_path: Path) -> None:
         connection.execute(sql)
         connection.close()
         ledger = await SqliteLedger.open(tmp_path / "books.db")
-        assert await differences(SqliteLedgerDump(ledger)), sql
+        assert await differences(SqlLedgerDump(ledger)), sql
         await ledger.close()
 
 

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from switchyard.adapters.queries import matched_strays
 from switchyard.adapters.sqlite.connections import connect
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.adapters.sqlite.queries import _MATCHED_STRAYS
+from switchyard.adapters.sqlite.queries import DIALECT
 
 EXECUTIONS = 20_000
 ADD = """
@@ -26,7 +27,7 @@ async def test_a_look_for_strays_does_not_read_all_executions(tmp_path: Path) ->
         return False
 
     connection.set_progress_handler(count_step, 1)
-    assert connection.execute(_MATCHED_STRAYS, ("sim", "", 500)).fetchall() == []
+    assert connection.execute(matched_strays(DIALECT), ("sim", "", 500)).fetchall() == []
     connection.close()
 
     assert steps < EXECUTIONS

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, enter
-from switchyard.adapters.backoffice.postgres.lookup import PostgresLedgerLookup
-from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
+from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, in_transaction
+from switchyard.adapters.backoffice.reads import SqlLedgerLookup, SqlLedgerReports
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.postgres.database import PostgresDatabase
@@ -291,7 +290,7 @@ async def test_a_recheck_is_acknowledged_once_the_standby_has_it(servers: Replic
 
 def answers(ledger: PostgresLedger) -> dict[str, Callable[[], Awaitable[Any]]]:
     """Reads of the books that are answered to people."""
-    reports, lookup, day = PostgresLedgerReports(ledger), PostgresLedgerLookup(ledger), START.date()
+    reports, lookup, day = SqlLedgerReports(ledger), SqlLedgerLookup(ledger), START.date()
     return {
         "entries": lambda: ledger.entries(EntryFilter(account_id=OWNER)),
         "entries of the strategy": lambda: ledger.strategy_entries(OWNER, "", None, 10),
@@ -391,14 +390,14 @@ async def test_an_entry_whose_commit_is_not_answered_may_be_booked(
     stack.push_async_callback(ledger.close)
 
     async def commits_unanswered(*arguments: Any) -> Any:
-        await enter(*arguments)
+        await in_transaction(*arguments)
         raise lost
 
     deposit = ManualEntry(
         type="Deposit", account_id=OWNER, key="k1", by="ann", reason="a test", currency="JPY", amount=Decimal(1)
     )
     with monkeypatch.context() as patch:
-        patch.setattr(f"{PostgresLedger.__module__}.enter", commits_unanswered)
+        patch.setattr(f"{PostgresLedger.__module__}.in_transaction", commits_unanswered)
         with pytest.raises(OutcomeUnknown):
             await ledger.enter(deposit, START)
 

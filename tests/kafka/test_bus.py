@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
 from switchyard.ports.bus import Bus
 from tests.support.databases import Database
 from tests.support.kafka import Kafka

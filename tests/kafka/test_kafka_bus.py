@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from confluent_kafka import Consumer, Message, Producer
 
-from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
 from switchyard.adapters.kafka import configuration
 from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.kafka.messages import PartitionSource, topic_id_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
 from switchyard.adapters.otlp.tracer import OtlpTracer
 from switchyard.domain.decisions import apply_report, begin_attempt
 from switchyard.domain.journal.changes import Change

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 
-from switchyard.adapters.backoffice.dump import SqliteLedgerDump
-from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.reads import SqlLedgerDump
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
 from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.kafka.messages import MessageReader
 from switchyard.adapters.system_clock import SystemClock
@@ -93,7 +93,7 @@ class Office:
 async def has_read_all(ledger: SqliteLedger, database: Database) -> bool:
     """Whether the books have read each account's last event."""
     last = {event.account_id: event.seq for event in await verified(database.journal)}
-    return dict(await read_events_of(SqliteLedgerDump(ledger))) == last
+    return dict(await read_events_of(SqlLedgerDump(ledger))) == last
 
 
 def kafka_bus(
@@ -124,12 +124,12 @@ def kafka_bus(
 
 async def check_books(ledger: SqliteLedger, database: Database, folder: Path) -> LedgerDigest:
     """Assert that the books are those that the journal gives; returns their digest."""
-    dump = SqliteLedgerDump(ledger)
+    dump = SqlLedgerDump(ledger)
     assert await differences(dump) == []
     again = await SqliteLedger.open(folder / "again.db")
     try:
         await rebuild(JournalSource(database.journal), again, None)
-        expected = await digest(SqliteLedgerDump(again))
+        expected = await digest(SqlLedgerDump(again))
     finally:
         await again.close()
         (folder / "again.db").unlink()

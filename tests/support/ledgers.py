@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.ledger import SqlLedger
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
 from switchyard.bootstrap.books import OpenBooks
 
 
@@ -14,7 +15,7 @@ class Ledgers:
 
     def __init__(self, place: Path | str) -> None:
         self._place = place
-        self._opened: list[SqliteLedger | PostgresLedger] = []
+        self._opened: list[SqlLedger] = []
 
     @property
     def is_sqlite(self) -> bool:
@@ -22,7 +23,7 @@ class Ledgers:
 
     async def open(self, name: str = "books") -> OpenBooks:
         """The ledger of this name; a new one at the first time."""
-        ledger: SqliteLedger | PostgresLedger
+        ledger: SqlLedger
         if isinstance(self._place, Path):
             ledger = await SqliteLedger.open(self._place / f"{name}.db")
         else:

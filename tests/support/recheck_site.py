@@ -7,8 +7,8 @@ from decimal import Decimal
 from itertools import count
 from pathlib import Path
 
-from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.adapters.backoffice.lookup import SqliteLedgerLookup
+from switchyard.adapters.backoffice.reads import SqlLedgerLookup
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.decisions import accept, apply_report, begin_attempt, record_doubt
@@ -51,7 +51,7 @@ class RecheckSite:
             JournalBus(database.journal), ledger, clock=self.clock, metrics=self.metrics.backoffice
         )
         self.ledger = ledger
-        self.fills = LedgerFills(ledger, SqliteLedgerLookup(ledger))
+        self.fills = LedgerFills(ledger, SqlLedgerLookup(ledger))
         self.switch = KillSwitch(
             journal=database.journal,
             kills=database.kills,

@@ -10,16 +10,11 @@ import pytest
 
 from switchyard import ports
 from switchyard.adapters.airflow.runner import AirflowRunner
-from switchyard.adapters.backoffice.breaks import SqliteBreaks
-from switchyard.adapters.backoffice.dump import SqliteLedgerDump
-from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.adapters.backoffice.lookup import SqliteLedgerLookup
 from switchyard.adapters.backoffice.postgres.breaks import PostgresBreaks
-from switchyard.adapters.backoffice.postgres.dump import PostgresLedgerDump
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, PostgresTurn
-from switchyard.adapters.backoffice.postgres.lookup import PostgresLedgerLookup
-from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
-from switchyard.adapters.backoffice.reports import SqliteLedgerReports
+from switchyard.adapters.backoffice.reads import SqlLedgerDump, SqlLedgerLookup, SqlLedgerReports
+from switchyard.adapters.backoffice.sqlite.breaks import SqliteBreaks
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.durable import LocalDisks
 from switchyard.adapters.files.head_file import LocalHeadFile
@@ -40,16 +35,16 @@ from switchyard.adapters.postgres.migrations import PostgresRebuild
 from switchyard.adapters.postgres.queries import (
     PostgresOrderDump,
     PostgresOutboxListing,
-    PostgresStrategyOrders,
     PostgresTime,
 )
+from switchyard.adapters.queries import SqlStrategyOrders
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.installation import RedisHead, RedisLease
 from switchyard.adapters.redis.limits import RedisBuckets, RedisRate
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.journal import SqliteTime
 from switchyard.adapters.sqlite.migrations import SqliteRebuild
-from switchyard.adapters.sqlite.queries import SqliteOrderDump, SqliteOutboxListing, SqliteStrategyOrders
+from switchyard.adapters.sqlite.queries import SqliteOrderDump, SqliteOutboxListing
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues._template import TemplateVenue
 from switchyard.adapters.venues.http.quotes import HttpQuotes
@@ -143,14 +138,14 @@ buses: list[type[Bus]] = [JournalBus, KafkaBus]
 disks: list[type[Disks]] = [LocalDisks]
 sources: list[type[Source]] = [JournalSource, PartitionSource]
 ledgers: list[type[Ledger]] = [SqliteLedger, PostgresLedger]
-ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump, PostgresLedgerDump]
-ledger_reports: list[type[LedgerReports]] = [SqliteLedgerReports, PostgresLedgerReports]
+ledger_dumps: list[type[LedgerDump]] = [SqlLedgerDump]
+ledger_reports: list[type[LedgerReports]] = [SqlLedgerReports]
 manual_ledgers: list[type[ManualLedger]] = [SqliteLedger, PostgresLedger]
 turns: list[type[Turn]] = [PostgresTurn]
 runners: list[type[Runner]] = [EmbeddedRunner, AirflowRunner]
-strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqliteStrategyOrders, PostgresStrategyOrders]
+strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqlStrategyOrders]
 strategy_fills: list[type[StrategyFills]] = [LedgerFills, NoBooks]
-ledger_lookups: list[type[LedgerLookup]] = [SqliteLedgerLookup, PostgresLedgerLookup]
+ledger_lookups: list[type[LedgerLookup]] = [SqlLedgerLookup]
 break_stores: list[type[BreakStore]] = [SqliteBreaks, PostgresBreaks]
 statements: list[type[VenueStatement]] = [PaperStatement, HttpVenue]
 strategy_registries: list[type[StrategyRegistry]] = [SqlStrategies]

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.errors import SchemaMismatch
@@ -134,6 +135,17 @@ def fragments(tables: Iterable[Table]) -> dict[str, str]:
 def expanded(sql: str, texts: Mapping[str, str]) -> str:
     """The SQL with each `{table.fragment}` replaced; raises KeyError for a fragment that does not exist."""
     return _PLACEHOLDER.sub(lambda placeholder: texts[placeholder[1]], sql)
+
+
+@overload
+def moment(value: datetime | str) -> datetime: ...
+@overload
+def moment(value: None) -> None: ...
+def moment(value: datetime | str | None) -> datetime | None:
+    """A time as an engine returns it, in UTC."""
+    if isinstance(value, str):
+        return datetime.fromisoformat(value)
+    return None if value is None else value.astimezone(UTC)
 
 
 _COLUMNS = "topic, topic_id, epoch, seq, hash, owner, generation, beat"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from switchyard.adapters.backoffice.breaks import SqliteBreaks
 from switchyard.adapters.backoffice.postgres.breaks import PostgresBreaks
+from switchyard.adapters.backoffice.sqlite.breaks import SqliteBreaks
 from switchyard.adapters.files.durable import LocalDisks, prepare_data_folder
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.venue import SENDS, HttpVenue

@@ -8,10 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.adapters.backoffice.dump import SqliteLedgerDump
-from switchyard.adapters.backoffice.ledger import SqliteLedger, locked_books
-from switchyard.adapters.backoffice.lookup import SqliteLedgerLookup
-from switchyard.adapters.backoffice.postgres.dump import PostgresLedgerDump
+from switchyard.adapters.backoffice.ledger import SqlLedger
 from switchyard.adapters.backoffice.postgres.ledger import (
     BOOKS,
     PostgresLedger,
@@ -21,9 +18,8 @@ from switchyard.adapters.backoffice.postgres.ledger import (
     replace_books,
     take_rebuilt,
 )
-from switchyard.adapters.backoffice.postgres.lookup import PostgresLedgerLookup
-from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
-from switchyard.adapters.backoffice.reports import SqliteLedgerReports
+from switchyard.adapters.backoffice.reads import SqlLedgerDump, SqlLedgerLookup, SqlLedgerReports
+from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger, locked_books
 from switchyard.adapters.files.durable import create_file, prepare_data_folder, sync_folder
 from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.system_clock import SystemClock
@@ -59,17 +55,11 @@ class WholeLedger(Ledger, ManualLedger, Protocol):
 class OpenBooks:
     """One open ledger behind its ports."""
 
-    def __init__(self, ledger: SqliteLedger | PostgresLedger) -> None:
+    def __init__(self, ledger: SqlLedger) -> None:
         self.ledger: WholeLedger = ledger
-        self.dump: LedgerDump
-        self.reports: LedgerReports
-        self.lookup: LedgerLookup
-        if isinstance(ledger, PostgresLedger):
-            self.dump, self.reports = PostgresLedgerDump(ledger), PostgresLedgerReports(ledger)
-            self.lookup = PostgresLedgerLookup(ledger)
-        else:
-            self.dump, self.reports = SqliteLedgerDump(ledger), SqliteLedgerReports(ledger)
-            self.lookup = SqliteLedgerLookup(ledger)
+        self.dump: LedgerDump = SqlLedgerDump(ledger)
+        self.reports: LedgerReports = SqlLedgerReports(ledger)
+        self.lookup: LedgerLookup = SqlLedgerLookup(ledger)
 
 
 def books_url(settings: Settings) -> str | None:
@@ -94,7 +84,7 @@ def journal_turn(settings: Settings) -> Turn | None:
 async def open_books(settings: Settings) -> AsyncIterator[OpenBooks]:
     """Open the books, or create them."""
     url = books_url(settings)
-    ledger: SqliteLedger | PostgresLedger
+    ledger: SqlLedger
     ledger = await SqliteLedger.open(books_path(settings)) if url is None else await PostgresLedger.open(url)
     try:
         yield OpenBooks(ledger)

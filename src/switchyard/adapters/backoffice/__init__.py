@@ -1,1 +1,1 @@
-"""The books and the breaks in SQL, on a SQLite file or in PostgreSQL. Built by `bootstrap/backoffice.py`."""
+"""The books and the breaks in SQL, the same on a SQLite file and in PostgreSQL. Built by `bootstrap/`."""

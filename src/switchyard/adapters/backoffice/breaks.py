@@ -1,156 +1,64 @@
-"""Breaks in a SQLite file of their own: `backoffice rebuild` replaces the books, and explanations must survive it."""
+"""Breaks on either engine: the reads of their store. How versions are written is each engine's own."""
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-import apsw
 import msgspec
 
-from switchyard.adapters.sqlite.connections import Connections
-from switchyard.domain.errors import AlreadyRunning, CannotStart, JournalUnavailable, SchemaMismatch
-from switchyard.domain.journal.lines import stamp
 from switchyard.domain.reconcile.breaks import Break, BreakClass, BreakState
 from switchyard.ports.books import BREAKS_MAX, BreakFilter
 
-SCHEMA_VERSION = 1
-SCHEMA = """
-CREATE TABLE breaks (
-    break_id TEXT PRIMARY KEY,
-    account_id TEXT,                -- NULL: it cannot be told
-    class TEXT NOT NULL,
-    state TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    body TEXT NOT NULL              -- the Break as JSON
-) STRICT, WITHOUT ROWID;
-CREATE INDEX breaks_current ON breaks (break_id) WHERE state <> 'closed';
-CREATE INDEX breaks_of_account ON breaks (account_id, break_id);
-CREATE TABLE break_versions (       -- every version that a break had
-    break_id TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    at TEXT NOT NULL,
-    body TEXT NOT NULL,
-    PRIMARY KEY (break_id, version)
-) STRICT, WITHOUT ROWID;
-CREATE TRIGGER versions_stay BEFORE UPDATE ON break_versions BEGIN SELECT RAISE(ABORT, 'versions are kept'); END;
-CREATE TRIGGER versions_remain BEFORE DELETE ON break_versions BEGIN SELECT RAISE(ABORT, 'versions are kept'); END;
+# The states are a list; the index of current breaks serves every list without 'closed'.
+_PAGE = """
+SELECT body FROM {breaks} WHERE break_id > $1 AND (CAST($2 AS text) IS NULL OR account_id = $2)
+AND state {any_of} {closed} ORDER BY break_id LIMIT $4
 """
-# The `IN` list is the states; the index of current breaks serves every list without 'closed'.
-PAGE = """
-SELECT body FROM breaks WHERE break_id > ?1 AND (?2 IS NULL OR account_id = ?2)
-AND state IN (SELECT value FROM json_each(?3)) {closed} ORDER BY break_id LIMIT ?4
-"""
-FIND = "SELECT body FROM json_each(?) CROSS JOIN breaks ON break_id = value"
-SAVE = """
-INSERT INTO breaks (break_id, account_id, class, state, version, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT (break_id) DO UPDATE SET
-    account_id = excluded.account_id, class = excluded.class, state = excluded.state, version = excluded.version,
-    body = excluded.body
-WHERE breaks.version = excluded.version - 1
-    OR (breaks.version = excluded.version AND breaks.body ->> 'changedAt' = excluded.body ->> 'changedAt')
-"""
-KEEP = "INSERT INTO break_versions (break_id, version, at, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
-HISTORY = "SELECT body FROM break_versions WHERE break_id = ? ORDER BY version DESC LIMIT ?"
-COUNTS = "SELECT class, state, count(*) FROM breaks GROUP BY class, state"
-
-decode_break = msgspec.json.Decoder(Break).decode
+_decode = msgspec.json.Decoder(Break).decode
 
 
-class SqliteBreaks:
-    """ports.books.BreakStore on one file."""
+class SqlBreaks(ABC):
+    """ports.books.BreakStore."""
 
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-
-    @classmethod
-    async def open(cls, path: Path) -> "SqliteBreaks":
-        """Open the file, or create it, and lock it for this process."""
-        return await asyncio.to_thread(cls._open, path)
-
-    @classmethod
-    def _open(cls, path: Path) -> "SqliteBreaks":
-        try:
-            connections = Connections(path)
-        except AlreadyRunning:
-            raise AlreadyRunning(
-                f"another process keeps the breaks in {path}: stop it, or set SWITCHYARD_BACKOFFICE=false for this one"
-            ) from None
-        except apsw.Error as error:
-            raise CannotStart(f"{path} cannot be read: {error}. Put a copy of it back, or move it away") from error
-        try:
-            _prepare(connections.writer, path)
-        except BaseException:
-            connections.close()
-            raise
-        return cls(connections)
-
-    async def close(self) -> None:
-        """Finish the write in progress and release the file."""
-        await asyncio.to_thread(self._connections.close)
+    breaks: ClassVar[str] = "breaks"
+    break_versions: ClassVar[str] = "break_versions"
+    any_of: ClassVar[str]
+    """The condition that a column is in a list, which is the parameter `{}`."""
 
     async def page(self, wanted: BreakFilter) -> list[Break]:
         """Breaks sorted by id."""
-        sql = PAGE.format(closed="" if "closed" in wanted.states else "AND state <> 'closed'")
-        values = wanted.after, wanted.account_id, _json(wanted.states), min(wanted.limit, BREAKS_MAX)
-        return [decode_break(body) for (body,) in await self._rows(sql, values)]
+        closed = "" if "closed" in wanted.states else "AND state <> 'closed'"
+        sql = _PAGE.format(breaks=self.breaks, any_of=self.any_of.format("$3"), closed=closed)
+        states, limit = list(wanted.states), min(wanted.limit, BREAKS_MAX)
+        return await self._breaks(sql, wanted.after, wanted.account_id, states, limit)
 
     async def find(self, break_ids: Sequence[str]) -> dict[str, Break]:
         """Those that exist."""
-        found = [decode_break(body) for (body,) in await self._rows(FIND, (_json(break_ids),))]
+        where = f"break_id {self.any_of.format('$1')}"
+        found = await self._breaks(f"SELECT body FROM {self.breaks} WHERE {where}", list(break_ids))
         return {one.break_id: one for one in found}
-
-    async def save(self, breaks: Sequence[Break]) -> int:
-        """Write each in its newest version, in one transaction."""
-        with _available():
-            return await self._connections.write(lambda connection: _save(connection, breaks))
 
     async def history(self, break_id: str, limit: int) -> list[Break]:
         """The newest versions, the newest first."""
-        rows = await self._rows(HISTORY, (break_id, min(limit, BREAKS_MAX)))
-        return [decode_break(body) for (body,) in rows]
+        sql = f"SELECT body FROM {self.break_versions} WHERE break_id = $1 ORDER BY version DESC LIMIT $2"
+        return await self._breaks(sql, break_id, min(limit, BREAKS_MAX))
 
     async def counts(self) -> Mapping[tuple[BreakClass, BreakState], int]:
         """How many there are by class and state."""
-        return {(class_, state): count for class_, state, count in await self._rows(COUNTS, ())}
+        rows = await self._rows(f"SELECT class, state, count(*) FROM {self.breaks} GROUP BY class, state")
+        return {(class_, state): count for class_, state, count in rows}
 
-    async def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        with _available():
-            return await self._connections.read(lambda connection: connection.execute(sql, values).fetchall())
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish the write in progress and disconnect."""
 
+    @abstractmethod
+    async def save(self, breaks: Sequence[Break]) -> int:
+        """Write each in its newest version, in one transaction; returns how many were written."""
 
-def _prepare(connection: apsw.Connection, path: Path) -> None:
-    version = connection.pragma("user_version")
-    if version == SCHEMA_VERSION:
-        return
-    if version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise SchemaMismatch(f"{path} has no breaks of this version (schema {version}, needed {SCHEMA_VERSION})")
-    with connection:
-        connection.execute(SCHEMA)
-        connection.pragma("user_version", SCHEMA_VERSION)
+    async def _breaks(self, sql: str, *values: Any) -> list[Break]:
+        return [_decode(body) for (body,) in await self._rows(sql, *values)]
 
-
-def _save(connection: apsw.Connection, breaks: Sequence[Break]) -> int:
-    written = 0
-    with connection:
-        for one in breaks:
-            body = _json(one)
-            values = one.break_id, one.account_id, one.class_, one.state, one.version, body
-            connection.execute(SAVE, values)
-            if connection.changes():
-                written += 1
-                connection.execute(KEEP, (one.break_id, one.version, stamp(one.changed_at), body))
-    return written
-
-
-@contextmanager
-def _available() -> Iterator[None]:
-    try:
-        yield
-    except apsw.Error as error:
-        raise JournalUnavailable(f"the breaks cannot be read or written: {error}") from error
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    @abstractmethod
+    async def _rows(self, sql: str, *values: Any) -> Sequence[Sequence[Any]]:
+        """Run a query."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from switchyard.adapters.tables import moment
 from switchyard.domain.books.books import Books
 from switchyard.domain.books.entries import Adoption, BookedAccount, LedgerAccount, LedgerHead, parse_entry
-from switchyard.domain.books.holdings import Holding, key_of
+from switchyard.domain.books.holdings import Holding, Result, key_of
 from switchyard.domain.books.manual import ManualConflict, ManualEntry, digest_of_manual, entry_id_of_manual
 from switchyard.domain.books.postings import BookedOrder
 from switchyard.domain.errors import InvalidField
@@ -105,13 +106,13 @@ class Tally:
         )
 
 
-def account_of(row: Sequence[Any], time: Callable[[Any], datetime | None]) -> BookedAccount:
+def account_of(row: Sequence[Any]) -> BookedAccount:
     """The account of a row of the table."""
     account_id, entries, digest, reached_at, epoch, seq, halted_seq, halted = row
     return BookedAccount(
         account_id=account_id,
         head=LedgerHead(entries, digest),
-        reached_at=time(reached_at),
+        reached_at=moment(reached_at),
         epoch=epoch,
         seq=seq,
         halted_seq=halted_seq,
@@ -119,12 +120,23 @@ def account_of(row: Sequence[Any], time: Callable[[Any], datetime | None]) -> Bo
     )
 
 
-def adoption_of(row: Sequence[Any], time: Callable[[Any], datetime | None]) -> Adoption:
+def adoption_of(row: Sequence[Any]) -> Adoption:
     """The adoption of a row of the table."""
     epoch, after_seq, first_seq, by, reason, at = row
-    found = time(at)
-    assert found is not None
-    return Adoption(epoch=epoch, after_seq=after_seq, first_seq=first_seq, by=by, reason=reason, at=found)
+    return Adoption(epoch=epoch, after_seq=after_seq, first_seq=first_seq, by=by, reason=reason, at=moment(at))
+
+
+def decode_holding(row: Sequence[Any]) -> Holding:
+    """The position of a row with its body."""
+    return holding_decoder.decode(row[0])
+
+
+def result_of(columns: Sequence[Any]) -> Result:
+    """The result of the columns that have its amounts."""
+    realised, strategy_realised, fees, fills = columns
+    return Result(
+        realised=Decimal(realised), strategy_realised=Decimal(strategy_realised), fees=Decimal(fees), fills=fills
+    )
 
 
 def check_owned(claim: Claim, row: Sequence[Any] | None) -> None:

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 import msgspec
 
 from switchyard.adapters.pdca.requests import decoded_request, enqueue_batch
-from switchyard.adapters.pdca.session import Engine, Session, moment
+from switchyard.adapters.pdca.session import Engine, Session
 from switchyard.adapters.pdca.strategies import find_strategy, of_tenants, set_strategy, tenant_list
+from switchyard.adapters.tables import moment
 from switchyard.domain.strategies.registry import Strategy, StrategyKey, Tenants
 from switchyard.domain.strategies.requests import (
     ARTIFACT_BYTES_MAX,

@@ -5,8 +5,9 @@ from datetime import datetime
 
 import msgspec
 
-from switchyard.adapters.pdca.session import Dialect, Engine, Row, Session, moment
+from switchyard.adapters.pdca.session import Dialect, Engine, Row, Session
 from switchyard.adapters.pdca.strategies import of_tenants, selected, selection, tenant_list
+from switchyard.adapters.tables import moment
 from switchyard.domain.errors import IdempotencyConflict, InvalidField
 from switchyard.domain.strategies.registry import StrategyKey, Tenants, tenants_digest
 from switchyard.domain.strategies.requests import (

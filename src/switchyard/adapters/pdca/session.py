@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 from switchyard.ports.tracing import Tracer
@@ -52,13 +51,6 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Finish the transactions in progress and disconnect."""
         ...
-
-
-def moment(value: datetime | str | None) -> datetime | None:
-    """A time as an engine returns it, in UTC."""
-    if isinstance(value, str):
-        return datetime.fromisoformat(value)
-    return None if value is None else value.astimezone(UTC)
 
 
 class TracedEngine:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,9 +10,10 @@ import apsw
 
 from switchyard.adapters.pdca.session import Dialect, Row
 from switchyard.adapters.sqlite.connections import OpenFiles, connect
+from switchyard.adapters.sqlite.rows import parameters
 from switchyard.adapters.threads import WorkerThreads
 from switchyard.domain.errors import CannotStart, OutcomeUnknown, SchemaMismatch
-from switchyard.domain.journal.lines import GENESIS, stamp
+from switchyard.domain.journal.lines import GENESIS
 from switchyard.ports.strategies import PdcaUnavailable
 
 T = TypeVar("T")
@@ -254,12 +254,8 @@ class _SqliteSession:
 
     async def rows(self, sql: str, *values: Any) -> Sequence[Row]:
         """Run a statement; the parameters are named by their numbers."""
-        named = {str(number): _stored(value) for number, value in enumerate(values, 1)}
-        return await self._thread.run(lambda connection: connection.execute(sql, named).fetchall())
-
-
-def _stored(value: Any) -> Any:
-    return stamp(value) if isinstance(value, datetime) else value
+        given = parameters(values)
+        return await self._thread.run(lambda connection: connection.execute(sql, given).fetchall())
 
 
 def _end(connection: apsw.Connection, statement: str) -> None:

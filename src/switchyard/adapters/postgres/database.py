@@ -6,15 +6,9 @@ from switchyard.adapters.postgres import migrations
 from switchyard.adapters.postgres.connection import CommitNotifications, single_connection
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.liveness import PostgresLanes, PostgresLiveness, PostgresRelayLeases
-from switchyard.adapters.postgres.queries import (
-    PostgresAccounts,
-    PostgresKeyStore,
-    PostgresKills,
-    PostgresQueries,
-    PostgresStrategyOrders,
-    PostgresTime,
-)
+from switchyard.adapters.postgres.queries import PostgresKeyStore, PostgresSession, PostgresTime
 from switchyard.adapters.postgres.reader import Reader
+from switchyard.adapters.queries import SqlAccounts, SqlKills, SqlQueries, SqlStrategyOrders
 from switchyard.adapters.system_clock import SystemClock
 
 # A copy made by `pg_dump` or from a template has another number or another server; a standby has the same.
@@ -29,10 +23,11 @@ class PostgresDatabase:
         self._reader = reader
         self._notifications: list[CommitNotifications] = []
         self.journal = PostgresJournal(url, reader)
-        self.queries = PostgresQueries(reader)
-        self.kills = PostgresKills(reader)
-        self.strategy_orders = PostgresStrategyOrders(reader)
-        self.accounts = PostgresAccounts(reader)
+        session = PostgresSession(reader)
+        self.queries = SqlQueries(session)
+        self.kills = SqlKills(session)
+        self.strategy_orders = SqlStrategyOrders(session)
+        self.accounts = SqlAccounts(session)
         self.liveness = PostgresLiveness(url, reader)
         self.relay_leases = PostgresRelayLeases(reader)
         self.lanes = PostgresLanes(reader, SystemClock())

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from switchyard.adapters.postgres.connection import Record
-from switchyard.adapters.tables import KILLS, ORDERS, OUTBOX_ORDERS, POSITIONS
+from switchyard.adapters.tables import IDEMPOTENCY_KEYS, KILLS, ORDERS, OUTBOX_ORDERS, POSITIONS
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.orders.keys import KeyEntry
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxRow
 from switchyard.domain.risk.kills import Kill
@@ -56,7 +56,12 @@ def kill(values: Iterable[Any]) -> Kill:
     return Kill(**dict(zip(KILLS.columns, values, strict=True)))
 
 
-def journal_event(record: Record) -> JournalEvent:
+def key_entry(values: Iterable[Any]) -> KeyEntry:
+    """A key store entry from its columns."""
+    return KeyEntry(**dict(zip(IDEMPOTENCY_KEYS.columns, values, strict=True)))
+
+
+def journal_event(record: Sequence[Any]) -> JournalEvent:
     """An event from `tables.EVENT_COLUMNS`."""
     return JournalEvent(*record)
 

@@ -6,17 +6,12 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from switchyard.adapters.queries import SqlAccounts, SqlKills, SqlQueries, SqlStrategyOrders
 from switchyard.adapters.sqlite import migrations
 from switchyard.adapters.sqlite.connections import Connections, no_database
 from switchyard.adapters.sqlite.journal import SqliteJournal, SqliteRelayLeases, SqliteTime
 from switchyard.adapters.sqlite.liveness import SqliteLanes, SqliteLiveness
-from switchyard.adapters.sqlite.queries import (
-    SqliteAccounts,
-    SqliteKeyStore,
-    SqliteKills,
-    SqliteQueries,
-    SqliteStrategyOrders,
-)
+from switchyard.adapters.sqlite.queries import SqliteKeyStore, SqliteSession
 from switchyard.adapters.system_clock import SystemClock, boot_id
 
 
@@ -27,10 +22,11 @@ class SqliteDatabase:
         self._connections = connections
         self._path = path
         self.journal = SqliteJournal(connections)
-        self.queries = SqliteQueries(connections)
-        self.kills = SqliteKills(connections)
-        self.strategy_orders = SqliteStrategyOrders(connections)
-        self.accounts = SqliteAccounts(connections)
+        session = SqliteSession(connections)
+        self.queries = SqlQueries(session)
+        self.kills = SqlKills(session)
+        self.strategy_orders = SqlStrategyOrders(session)
+        self.accounts = SqlAccounts(session)
         self.liveness = SqliteLiveness()
         self.relay_leases = SqliteRelayLeases(connections, self.journal)
         self.lanes = SqliteLanes()

@@ -10,6 +10,7 @@ import msgspec
 from switchyard.adapters.tables import IDEMPOTENCY_KEYS, KILLS, ORDERS, OUTBOX_ORDERS, POSITIONS
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.journal.events import JournalEvent
+from switchyard.domain.journal.lines import stamp
 from switchyard.domain.orders.keys import KeyEntry
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxRow
@@ -53,6 +54,21 @@ def json_rows(structs: Sequence[msgspec.Struct]) -> str | None:
 def json_array(values: Sequence[Any]) -> str:
     """Plain values as a JSON array."""
     return _encoder.encode(values).decode()
+
+
+def parameters(values: Iterable[Any]) -> dict[str, Any]:
+    """Values by the numbers of their parameters, `$1`, `$2`, …: times in one form, lists as JSON."""
+    return {str(number): _stored(value) for number, value in enumerate(values, 1)}
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return stamp(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return json_array([stamp(each) if isinstance(each, datetime) else each for each in value])
+    return value
 
 
 def order(row: Sequence[Any]) -> Order:

@@ -1,15 +1,15 @@
 """Breaks in PostgreSQL, in a schema of their own: `backoffice rebuild` replaces that of the books."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from switchyard.adapters.backoffice.breaks import decode_break
+from switchyard.adapters.backoffice.breaks import SqlBreaks
 from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.postgres.reader import NO_HEADS, Reader
 from switchyard.domain.journal.lines import stamp
-from switchyard.domain.reconcile.breaks import Break, BreakClass, BreakState
-from switchyard.ports.books import BREAKS_MAX, BreakFilter
+from switchyard.domain.reconcile.breaks import Break
 
 # Two processes may start at once; the number only has to differ from the other advisory locks.
 SCHEMA_LOCK = 8_214_015
@@ -33,11 +33,6 @@ CREATE TABLE IF NOT EXISTS reconciliation.break_versions (
     PRIMARY KEY (break_id, version)
 );
 """
-PAGE = """
-SELECT body FROM reconciliation.breaks WHERE break_id > $1 AND ($2::text IS NULL OR account_id = $2)
-AND state = ANY ($3::text[]) {closed} ORDER BY break_id LIMIT $4
-"""
-FIND = "SELECT body FROM reconciliation.breaks WHERE break_id = ANY ($1::text[])"
 SAVE = """
 WITH given AS (
     SELECT * FROM jsonb_to_recordset($1::text::jsonb)
@@ -60,12 +55,14 @@ WITH given AS (
 )
 SELECT count(*) AS count FROM written
 """
-HISTORY = "SELECT body FROM reconciliation.break_versions WHERE break_id = $1 ORDER BY version DESC LIMIT $2"
-COUNTS = "SELECT class, state, count(*) AS count FROM reconciliation.breaks GROUP BY class, state"
 
 
-class PostgresBreaks:
+class PostgresBreaks(SqlBreaks):
     """ports.books.BreakStore on PostgreSQL."""
+
+    breaks = "reconciliation.breaks"
+    break_versions = "reconciliation.break_versions"
+    any_of = "= ANY ({})"
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -81,19 +78,6 @@ class PostgresBreaks:
     async def close(self) -> None:
         """Disconnect."""
         await self._reader.close()
-
-    async def page(self, wanted: BreakFilter) -> list[Break]:
-        """Breaks sorted by id."""
-        sql = PAGE.format(closed="" if "closed" in wanted.states else "AND state <> 'closed'")
-        rows = await self._reader.rows(
-            sql, wanted.after, wanted.account_id, list(wanted.states), min(wanted.limit, BREAKS_MAX)
-        )
-        return [decode_break(row["body"]) for row in rows]
-
-    async def find(self, break_ids: Sequence[str]) -> dict[str, Break]:
-        """Those that exist."""
-        found = [decode_break(row["body"]) for row in await self._reader.rows(FIND, list(break_ids))]
-        return {one.break_id: one for one in found}
 
     async def save(self, breaks: Sequence[Break]) -> int:
         """Write each in its newest version, in one statement."""
@@ -112,11 +96,5 @@ class PostgresBreaks:
         [row] = await self._reader.rows(SAVE, msgspec.json.encode(rows).decode())
         return int(row["count"])
 
-    async def history(self, break_id: str, limit: int) -> list[Break]:
-        """The newest versions, the newest first."""
-        rows = await self._reader.rows(HISTORY, break_id, min(limit, BREAKS_MAX))
-        return [decode_break(row["body"]) for row in rows]
-
-    async def counts(self) -> Mapping[tuple[BreakClass, BreakState], int]:
-        """How many there are by class and state."""
-        return {(row["class"], row["state"]): row["count"] for row in await self._reader.rows(COUNTS)}
+    async def _rows(self, sql: str, *values: Any) -> Sequence[Sequence[Any]]:
+        return await self._reader.rows(sql, *values)

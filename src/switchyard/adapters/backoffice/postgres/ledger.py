@@ -1,150 +1,197 @@
-"""The books on PostgreSQL: posts pages of entries in one commit each, and reads them."""
+"""The books in a schema of a PostgreSQL database: how it is opened, replaced and held, and its transactions."""
 
 import contextlib
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 import structlog
-from msgspec.structs import replace
 
+from switchyard.adapters.backoffice.ledger import SqlLedger
 from switchyard.adapters.backoffice.postgres import schema
-from switchyard.adapters.backoffice.rows import (
-    Tally,
-    Written,
-    account_of,
-    adoption_of,
-    check_owned,
-    entered_before,
-    holding_decoder,
-    json_text,
-    order_decoder,
-    position_decoder,
-)
+from switchyard.adapters.backoffice.rows import result_of
+from switchyard.adapters.backoffice.session import Dialect, Row, Session
+from switchyard.adapters.backoffice.statements import ACCOUNT_COLUMNS
 from switchyard.adapters.postgres.connection import (
     CONNECT_SECONDS_MAX,
     CONNECTION_LOST,
     DATABASE_ERRORS,
     Connection,
-    Record,
     connect,
     single_connection,
 )
 from switchyard.adapters.postgres.reader import ReadBarrier, open_pool
-from switchyard.domain.books.books import Books
-from switchyard.domain.books.entries import Adoption, BookedAccount, HaltedAccount, LedgerEntry, parse_entry
-from switchyard.domain.books.fold import Refold
-from switchyard.domain.books.holdings import Holding, Target, key_of, waits_for
-from switchyard.domain.books.manual import AHEAD_MAX, ManualEntry, check_manual, entry_id_of_manual, manual_entry
-from switchyard.domain.books.postings import (
-    Executions,
-    ReadEvent,
-    Touched,
-    account_ids,
-    executions,
-    order_ids,
-    parts_of,
-    read_events,
-    revised_entry_id,
-    touched,
-    touched_by,
-    touched_by_late,
-)
 from switchyard.domain.errors import CannotStart, OutcomeUnknown, SchemaMismatch
-from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.journal.lines import GENESIS, BusEvent, SourcePosition
-from switchyard.ports.books import (
-    ENTRIES_MAX,
-    Balance,
-    Claim,
-    Entered,
-    EntryFilter,
-    EntryKey,
-    LedgerBroken,
-    LedgerUnavailable,
-    Posted,
-    SourceState,
-    StoredEntry,
-)
+from switchyard.ports.books import LedgerBroken, LedgerUnavailable, ResultGroup, ResultsBy
+
+T = TypeVar("T")
+
+_NAMES: dict[ResultsBy, str] = {"day": "to_char(day, 'YYYY-MM-DD')", "symbol": "symbol", "strategy": "strategy"}
+_RESULTS = """
+SELECT {name} COLLATE "C" AS name, currency, sum(realised), sum(strategy_realised), sum(fees), sum(fills)::bigint
+FROM results WHERE account_id = $1 AND day BETWEEN $2 AND $3 AND ({name} COLLATE "C", currency) > ($4, $5)
+GROUP BY 1, 2 ORDER BY 1, 2 LIMIT $6
+"""
+_NOT_CARRIED = """
+SELECT count(*) FROM "{old}".entries WHERE entered_by IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM "{new}".entries AS carried WHERE carried.entry_id = entries.entry_id)
+"""
 
 
-def same(value: Any) -> Any:
+def _given(columns: int) -> str:
+    return f"VALUES ({', '.join(f'${number}' for number in range(1, columns + 1))})"
+
+
+def _same(value: Any) -> Any:
     """PostgreSQL has times and days of its own."""
     return value
 
 
-async def post(connection: Connection, claim: Claim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
-    """Book a page."""
-    tally = Tally()
+DIALECT = Dialect(
+    any_of="= ANY ({})",
+    each="json_array_elements(CAST({} AS json))",
+    given=_given,
+    hint="",
+    json="CAST({} AS jsonb)",
+    sum="{} + {}",
+    lock="FOR UPDATE",
+    new_accounts=f"""
+    INSERT INTO accounts ({ACCOUNT_COLUMNS}) SELECT id, 0, $2, NULL, 0, 0, NULL, NULL FROM unnest($1::text[]) AS id
+    ORDER BY id ON CONFLICT DO NOTHING
+    """,
+    now="SELECT clock_timestamp()",
+    time=_same,
+    day=_same,
+    carried="""
+    SELECT number, text, hash FROM entries WHERE account_id = $1 AND number > $2 AND (
+        entered_by IS NOT NULL
+        OR EXISTS (SELECT 1 FROM orphans WHERE orphans.account_id = $1 AND orphans.number = entries.number)
+    ) ORDER BY number LIMIT $3
+    """,
+    bodies="CAST(json_agg(body) AS text)",
+    amounts="CAST(json_agg(json_build_array(account, unit, CAST(amount AS text))) AS text)",
+    closing_balances="""
+    SELECT DISTINCT ON (unit, account) account, unit, amount FROM day_balances
+    WHERE account_id = $1 AND account NOT IN ('position', 'position_clearing') AND day <= $2 AND unit IN (
+        SELECT DISTINCT unit FROM day_balances
+        WHERE account_id = $1 AND unit > $3 AND day <= $2 AND account NOT IN ('position', 'position_clearing')
+        ORDER BY unit LIMIT $4
+    )
+    ORDER BY unit, account, day DESC
+    """,
+    closing_positions="""
+    SELECT body FROM (
+        SELECT DISTINCT ON (symbol, currency) symbol, currency, body FROM day_positions
+        WHERE account_id = $1 AND (symbol, currency) > ($2, $3) AND day <= $4 ORDER BY symbol, currency, day DESC
+    ) AS closing WHERE body::jsonb ->> 'qty' <> '0' ORDER BY symbol, currency LIMIT $5
+    """,
+)
+
+BOOKS = "backoffice"
+"""The schema of the books in use."""
+# Of two processes that start at once, the second waits and finds the schema.
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('switchyard backoffice'), 1)"
+
+
+class PostgresLedger(SqlLedger):
+    """The ledger of one schema of a database."""
+
+    def __init__(self, pool: asyncpg.Pool, barrier: ReadBarrier) -> None:
+        super().__init__(PostgresEngine(pool, barrier))
+
+    @classmethod
+    async def open(cls, url: str, name: str = BOOKS) -> "PostgresLedger":
+        """Open the books, or create them; raises SchemaMismatch for those of another version."""
+        async with single_connection(url) as connection, connection.transaction():
+            await connection.execute(_LOCK)
+            await _prepare(connection, name)
+        return cls(*await open_pool(url, search_path=name))
+
+
+class PostgresEngine:
+    """adapters.backoffice.session.Engine on one schema."""
+
+    dialect = DIALECT
+
+    def __init__(self, pool: asyncpg.Pool, barrier: ReadBarrier) -> None:
+        self._pool = pool
+        self._barrier = barrier
+
+    async def write(self, work: Callable[[Session], Awaitable[T]]) -> T:
+        """Run in one transaction."""
+        async with self._connection() as connection:
+            return await in_transaction(connection, work)
+
+    async def write_of_people(self, work: Callable[[Session], Awaitable[T]]) -> T:
+        """The same; the synchronous standby has it at the end, which a transaction that only read waits for too."""
+        async with self._barrier.confirmed(OutcomeUnknown), self._connection() as connection:
+            try:
+                return await in_transaction(connection, work)
+            except CONNECTION_LOST as error:
+                raise OutcomeUnknown(f"the answer of the books' database was lost: {error!r}") from error
+
+    async def read(self, decode: Callable[[Any], T], sql: str, *values: Any) -> list[T]:
+        """Decode each row, once the synchronous standby has them.
+
+        None for a value that no row can have, such as a NUL character.
+        """
+        async with self._barrier.confirmed(LedgerUnavailable):
+            return await self.read_unconfirmed(decode, sql, *values)
+
+    async def read_unconfirmed(self, decode: Callable[[Any], T], sql: str, *values: Any) -> list[T]:
+        """The same without the barrier."""
+        async with self._connection() as connection:
+            try:
+                return [decode(record) for record in await connection.fetch(sql, *values)]
+            except asyncpg.DataError:  # here, because `_connection` makes another error of it
+                return []
+
+    async def results(self, by: ResultsBy, limit: int, *values: Any) -> list[ResultGroup]:
+        """Sum the results in the database."""
+        return await self.read(_group, _RESULTS.format(name=_NAMES[by]), *values, limit)
+
+    async def close(self) -> None:
+        """Finish what is in progress and disconnect."""
+        await self._pool.close()
+        await self._barrier.close()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        async with classified_errors(), self._pool.acquire() as connection:
+            yield connection
+
+
+def _group(row: Row) -> ResultGroup:
+    name, currency, *amounts = row
+    return ResultGroup(name, currency, result_of(amounts))
+
+
+async def in_transaction(connection: Connection, work: Callable[[Session], Awaitable[T]]) -> T:
+    """Run in a transaction of this connection."""
     async with connection.transaction():
-        check_owned(claim, await connection.fetchrow(schema.SOURCE, claim.source))
-        adoptions = [adoption_of(row, same) for row in await connection.fetch(schema.ADOPTIONS)]
-        read = read_events(events)
-        accounts = {account.account_id: account for account in await _accounts(connection, account_ids(read))}
-        for part in parts_of(read, await _waited_for(connection, executions(read))):
-            books = await _booked(connection, part.events, accounts.values(), adoptions)
-            await _write(connection, books)
-            accounts |= books.accounts
-            tally.add(books)
-            if part.settles:
-                await _settle(connection, books, accounts, tally)
-        read_at = events[-1].event.at if events else None
-        await connection.execute(schema.MOVE, claim.source, json_text(position), read_at)
-    return tally.posted(replace(claim, position=position), read_at)
+        return await work(_PostgresSession(connection))
 
 
-async def enter(connection: Connection, wanted: ManualEntry, at: datetime) -> Entered:
-    """Book an entry by a person."""
-    check_manual(wanted)
-    ahead = at - await connection.fetchval("SELECT clock_timestamp()")
-    if ahead > AHEAD_MAX:
-        # It would belong to a day to come, and with it every later entry of the account.
-        raise LedgerUnavailable(
-            f"nothing was booked: the clock of this machine is {ahead.total_seconds():.0f} s ahead of the database's"
-        )
-    async with connection.transaction():
-        # The account's lock comes first: of two requests with one key, the second finds the entry of the first.
-        books = Books(await _accounts(connection, {wanted.account_id}))
-        of_key = await connection.fetchrow(schema.STORED_OF_KEY, wanted.account_id, wanted.key)
-        of_id = await connection.fetchrow(schema.STORED_OF, entry_id_of_manual(wanted))
-        if (before := entered_before(wanted, of_key, of_id)) is not None:
-            return before
-        target = None if wanted.reverses is None else await _target(connection, wanted.reverses)
-        if wanted.type != "Reversal":
-            await _load(connection, books, touched_by(manual_entry(wanted, seq=0, at=at)))
-        elif target is not None and target.entry is not None:
-            await _load(connection, books, touched_by(target.entry))
-            await _load_order(connection, books, target.entry.order_id)
-        new = books.enter(wanted, at, target)
-        await _write(connection, books)
-    return Entered(StoredEntry(new.entry.number, new.line.text, new.line.hash), False)
+class _PostgresSession:
+    """A transaction in progress."""
 
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
-async def carry(connection: Connection, entry: LedgerEntry) -> None:
-    """Book an entry of other books."""
-    async with connection.transaction():
-        books = Books(await _accounts(connection, {entry.account_id}))
-        await _load_order(connection, books, entry.order_id)
-        target = None if entry.reverses is None else await _target(connection, entry.reverses)
-        await _load(connection, books, touched_by(entry))
-        books.carry(entry, target)
-        await _write(connection, books)
-        if entry.by is None:  # an orphan of the other books is one of these
-            number = books.entries[-1].entry.number
-            await connection.execute(schema.ADD_ORPHAN, entry.account_id, number, entry.entry_id)
+    async def rows(self, sql: str, *values: Any) -> Sequence[Row]:
+        """Run a statement."""
+        records: Sequence[Row] = await self._connection.fetch(sql, *values)
+        return records
 
+    def each(self, sql: str, *values: Any) -> AsyncIterator[Row]:
+        """Run a query through a cursor."""
+        records: AsyncIterator[Row] = aiter(self._connection.cursor(sql, *values))
+        return records
 
-async def adopt(connection: Connection, adoption: Adoption, source: str, position: SourcePosition) -> int:
-    """Follow the journal of a new epoch."""
-    async with connection.transaction():
-        row = adoption.epoch, adoption.after_seq, adoption.first_seq, adoption.by, adoption.reason, adoption.at
-        await connection.execute(schema.ADD_ADOPTION, *row)
-        orphans: int = await connection.fetchval(schema.ADD_ORPHANS, adoption.after_seq, adoption.first_seq)
-        await connection.execute(schema.RESET, source, json_text(position))
-    return orphans
+    async def write(self, sql: str, rows: Sequence[Row]) -> None:
+        """Run a statement for each row."""
+        await self._connection.executemany(sql, rows)
 
 
 @asynccontextmanager
@@ -159,270 +206,6 @@ async def classified_errors() -> AsyncIterator[None]:
         raise LedgerUnavailable(f"the books' database does not answer: {error!r}") from error
     except asyncpg.PostgresError as error:
         raise LedgerBroken(f"the books cannot be written: {error!r}") from error
-
-
-async def _accounts(connection: Connection, wanted: set[AccountId]) -> list[BookedAccount]:
-    """The accounts, locked to the end of the transaction; new ones where they do not exist."""
-    await connection.execute(schema.NEW_ACCOUNTS, sorted(wanted), GENESIS)
-    rows = await connection.fetch(schema.FIND_ACCOUNTS, sorted(wanted))
-    return [account_of(row, same) for row in rows]
-
-
-async def _booked(
-    connection: Connection,
-    events: Sequence[ReadEvent],
-    accounts: Iterable[BookedAccount],
-    adoptions: Sequence[Adoption],
-) -> Books:
-    """The books of this part of a page, with the rows that it touches, after its events."""
-    orders = await connection.fetch(schema.FIND_ORDERS, sorted(order_ids(events)))
-    books = Books(accounts, [order_decoder.decode(row[0]) for row in orders], adoptions)
-    await _load(connection, books, touched(events, books.orders))
-    for event in events:
-        target = None
-        revised = revised_entry_id(event, books.orders)
-        if revised is not None:
-            target = await _target(connection, revised)
-            if target.entry is not None:
-                await _load(connection, books, touched_by(target.entry))
-        books.read(event, target)
-    return books
-
-
-async def _waited_for(connection: Connection, reported: Executions) -> Executions:
-    """Those of the executions that a memo of a revision waits for."""
-    if not reported:
-        return reported
-    return frozenset(map(tuple, await connection.fetch(schema.FIND_WAITED_FOR, *_columns(reported))))
-
-
-async def _settle(connection: Connection, books: Books, accounts: dict[AccountId, BookedAccount], tally: Tally) -> None:
-    """Carry out the revisions that waited for the new fills, and those that waited for the fills that these book."""
-    fills = deque(books.fills)
-    while fills:
-        fill = fills.popleft()
-        rows = await connection.fetch(schema.WAITING, fill.account_id, fill.exec_id)
-        for memo in [parse_entry(row[0]) for row in rows]:
-            if not waits_for(memo, fill):
-                continue
-            target, late = await _target(connection, fill.entry_id), Books([accounts[fill.account_id]])
-            await _load_order(connection, late, fill.order_id)
-            if target.entry is not None:
-                await _load(connection, late, touched_by_late(target.entry, memo))
-            late.settle(memo, fill, target)
-            await _write(connection, late)
-            accounts |= late.accounts
-            tally.add(late)
-            fills.extend(late.fills)
-
-
-async def _load(connection: Connection, books: Books, wanted: Touched) -> None:
-    """Read the rows that the next entries touch."""
-    if wanted.entry_ids:
-        rows = await connection.fetch(schema.FIND_ENTRIES, sorted(wanted.entry_ids))
-        books.booked |= {row[0] for row in rows}
-    if wanted.holdings:
-        for row in await connection.fetch(schema.FIND_POSITIONS, *_columns(wanted.holdings)):
-            holding = holding_decoder.decode(row[0])
-            books.holdings[key_of(holding)] = holding
-    if wanted.balances:
-        for account, name, unit, amount in await connection.fetch(schema.FIND_BALANCES, *_columns(wanted.balances)):
-            books.balances[account, name, unit] = amount
-
-
-async def _load_order(connection: Connection, books: Books, order_id: OrderId) -> None:
-    for row in await connection.fetch(schema.FIND_ORDERS, [order_id]):
-        books.orders[order_id] = order_decoder.decode(row[0])
-
-
-def _columns(keys: frozenset[Any]) -> list[list[str]]:
-    return [list(column) for column in zip(*sorted(keys), strict=True)]
-
-
-async def _target(connection: Connection, entry_id: str) -> Target:
-    """The entry that a reversal takes back: the newest of an execution that was corrected before."""
-    while (row := await connection.fetchrow(schema.REVERSAL_OF, entry_id)) is not None:
-        if row[0] is None:
-            break
-        entry_id = row[0]
-    found = await connection.fetchrow(schema.STORED_OF, entry_id)
-    if found is None:
-        return Target()
-    entry = parse_entry(found["text"])
-    if row is not None:
-        return Target(entry, True)
-    refold = Refold(entry)
-    if refold.is_needed:
-        async for other in connection.cursor(schema.UNREVERSED, entry.account_id, entry.symbol):
-            refold.add(parse_entry(other[0]))
-    return refold.target()
-
-
-async def _write(connection: Connection, books: Books) -> None:
-    written = Written(books, same, same)
-    for sql, rows in (
-        (schema.ADD_ENTRIES, written.entries),
-        (schema.ADD_LEGS, written.legs),
-        (schema.SET_ACCOUNTS, written.accounts),
-        (schema.SET_ORDERS, written.orders),
-        (schema.SET_POSITIONS, written.positions),
-        (schema.SET_BALANCES, written.balances),
-        (schema.SET_DAY_POSITIONS, written.day_positions),
-        (schema.SET_DAY_BALANCES, written.day_balances),
-        (schema.ADD_RESULTS, written.results),
-        (schema.ADD_REVERSALS, written.reversals),
-    ):
-        if rows:
-            await connection.executemany(sql, rows)
-    if written.confirmed:
-        await connection.execute(schema.CONFIRM, written.confirmed)
-
-
-BOOKS = "backoffice"
-"""The schema of the books in use."""
-# Of two processes that start at once, the second waits and finds the schema.
-_LOCK = "SELECT pg_advisory_xact_lock(hashtext('switchyard backoffice'), 1)"
-_BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
-
-
-class PostgresLedger:
-    """ports.books.Ledger and ports.books.ManualLedger on one schema of a database."""
-
-    def __init__(self, pool: asyncpg.Pool, barrier: ReadBarrier) -> None:
-        self._pool = pool
-        self._barrier = barrier
-
-    @classmethod
-    async def open(cls, url: str, name: str = BOOKS) -> "PostgresLedger":
-        """Open the books, or create them; raises SchemaMismatch for those of another version."""
-        async with single_connection(url) as connection, connection.transaction():
-            await connection.execute(_LOCK)
-            await _prepare(connection, name)
-        return cls(*await open_pool(url, search_path=name))
-
-    async def close(self) -> None:
-        """Finish what is in progress and disconnect."""
-        await self._pool.close()
-        await self._barrier.close()
-
-    async def claim(self, source: str, start: SourcePosition) -> Claim:
-        """Raise the source's generation and return how far it was read."""
-        async with self._connection() as connection:
-            position, generation = await connection.fetchrow(schema.CLAIM, source, json_text(start))
-        return Claim(source, generation, position_decoder.decode(position))
-
-    async def post(self, claim: Claim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
-        """Book the events and move the position, in one transaction; durable on return."""
-        async with self._connection() as connection:
-            return await post(connection, claim, events, position)
-
-    async def sources(self) -> list[SourceState]:
-        """Every source that was ever claimed."""
-        return [
-            SourceState(source, position_decoder.decode(position), generation, read_at)
-            for source, position, generation, read_at in await self._unconfirmed_rows(schema.SOURCES)
-        ]
-
-    async def reset(self, source: str, start: SourcePosition) -> None:
-        """Have the source read again from `start`."""
-        async with self._connection() as connection:
-            await connection.execute(schema.RESET, source, json_text(start))
-
-    async def count(self) -> int:
-        """The number of entries of all accounts."""
-        [(count,)] = await self._unconfirmed_rows(schema.COUNT)
-        return int(count)
-
-    async def halted(self, limit: int) -> list[HaltedAccount]:
-        """The accounts that have halted."""
-        return [HaltedAccount(*row) for row in await self._unconfirmed_rows(schema.HALTED, limit)]
-
-    async def entries(self, wanted: EntryFilter) -> list[StoredEntry]:
-        """Entries in order of their numbers."""
-        sql, values = _entries_query(wanted)
-        found = [StoredEntry(*row) for row in await self.rows(sql, *values)]
-        return found[::-1] if wanted.newest else found
-
-    async def strategy_entries(
-        self, account: AccountId, strategy: str, after: EntryKey | None, limit: int
-    ) -> list[StoredEntry]:
-        """Entries of an account's strategy by time and number."""
-        key = (_BEGINNING, 0) if after is None else (after.at, after.number)
-        rows = await self.rows(schema.ENTRIES_OF_STRATEGY, account, strategy, *key, min(limit, ENTRIES_MAX))
-        return [StoredEntry(*row) for row in rows]
-
-    async def holdings(
-        self, account: AccountId, after_symbol: str, after_currency: str, limit: int, *, flat: bool = True
-    ) -> list[Holding]:
-        """Positions by symbol and currency."""
-        rows = await self.rows(schema.POSITIONS_OF, account, after_symbol, after_currency, flat, limit)
-        return [holding_decoder.decode(row[0]) for row in rows]
-
-    async def balances(self, account: AccountId, after_unit: str, limit: int) -> list[Balance]:
-        """The money accounts of the next currencies."""
-        return [Balance(*row) for row in await self.rows(schema.BALANCES_OF, account, after_unit, limit)]
-
-    async def enter(self, wanted: ManualEntry, at: datetime) -> Entered:
-        """Book an entry by a person."""
-        async with self._writing_of_people() as connection:
-            return await enter(connection, wanted, at)
-
-    async def carry(self, entry: LedgerEntry) -> None:
-        """Book an entry of other books."""
-        async with self._connection() as connection:
-            await carry(connection, entry)
-
-    async def adopt(self, adoption: Adoption, source: str, position: SourcePosition) -> int:
-        """Follow the journal of a new epoch."""
-        async with self._writing_of_people() as connection:
-            return await adopt(connection, adoption, source, position)
-
-    async def adoptions(self) -> list[Adoption]:
-        """The adoptions by epoch."""
-        return [adoption_of(row, same) for row in await self.rows(schema.ADOPTIONS)]
-
-    async def orphans(self, after: tuple[AccountId, int], limit: int) -> list[StoredEntry]:
-        """Entries that the adopted journal does not have."""
-        return [StoredEntry(*row) for row in await self.rows(schema.ORPHANS, *after, min(limit, ENTRIES_MAX))]
-
-    async def carried(self, account: AccountId, after: int, limit: int) -> list[StoredEntry]:
-        """Entries of an account that a rebuild carries over."""
-        rows = await self.rows(schema.CARRIED, account, after, min(limit, ENTRIES_MAX))
-        return [StoredEntry(*row) for row in rows]
-
-    async def rows(self, sql: str, *values: Any) -> list[Record]:
-        """All rows of a bounded query, once the synchronous standby has them; raises LedgerUnavailable.
-
-        None for a value that no row can have, such as a NUL character.
-        """
-        async with self._barrier.confirmed(LedgerUnavailable):
-            return await self._unconfirmed_rows(sql, *values)
-
-    async def _unconfirmed_rows(self, sql: str, *values: Any) -> list[Record]:
-        """The same without the barrier, for what is derived from the journal alone and moves no money."""
-        async with self._connection() as connection:
-            try:
-                found: list[Record] = await connection.fetch(sql, *values)
-            except asyncpg.DataError:  # here, because `_connection` makes another error of it
-                return []
-        return found
-
-    @asynccontextmanager
-    async def _writing_of_people(self) -> AsyncIterator[Connection]:
-        """A connection for what cannot be booked again from the journal; the synchronous standby has it at the end.
-
-        Raises OutcomeUnknown if it may be booked: a repeat with the same key tells.
-        """
-        async with self._barrier.confirmed(OutcomeUnknown), self._connection() as connection:
-            try:
-                yield connection
-            except CONNECTION_LOST as error:
-                raise OutcomeUnknown(f"the answer of the books' database was lost: {error!r}") from error
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
-        async with classified_errors(), self._pool.acquire() as connection:
-            yield connection
 
 
 async def drop_books(connection: Connection, name: str) -> None:
@@ -447,7 +230,7 @@ async def replace_books(connection: Connection, new: str, *, discard: bool = Fal
             if not discard:
                 # Other processes serve the API meanwhile. Every entry locks its account first.
                 await connection.execute(f'LOCK TABLE "{BOOKS}".accounts IN EXCLUSIVE MODE')
-                missing = await connection.fetchval(schema.NOT_CARRIED.format(old=BOOKS, new=new))
+                missing = await connection.fetchval(_NOT_CARRIED.format(old=BOOKS, new=new))
                 if missing:
                     raise CannotStart(
                         f"{missing} entries of people were booked during the rebuild; the books in use are unchanged: "
@@ -476,38 +259,6 @@ async def _prepare(connection: Connection, name: str) -> None:
             f"the schema {name} of the database has no books of this version (found {found}, needed "
             f"{schema.SCHEMA_VERSION}): rename it, and the books are built again from the journal"
         )
-
-
-def _entries_query(wanted: EntryFilter) -> tuple[str, list[Any]]:
-    values: list[Any] = []
-
-    def value(each: Any) -> str:
-        values.append(each)
-        return f"${len(values)}"
-
-    account = value(wanted.account_id)
-    conditions = [f"account_id = {account}", f"number > {value(wanted.after)}"]
-    if wanted.before is not None:
-        conditions.append(f"number < {value(wanted.before)}")
-    if wanted.order_id is not None:
-        conditions.append(f"order_id = {value(wanted.order_id)}")
-    if wanted.type is not None:
-        conditions.append(f"type = {value(wanted.type)}")
-    if wanted.since is not None:
-        since = value(wanted.since)
-        # `reached_at` never decreases with the number: one search of the index, not a filter over all entries.
-        conditions.append(
-            f"at >= {since} AND number >= (SELECT number FROM entries WHERE account_id = {account} "
-            f"AND reached_at >= {since} ORDER BY reached_at, number LIMIT 1)"
-        )
-    if wanted.day is not None:
-        begin = datetime(wanted.day.year, wanted.day.month, wanted.day.day, tzinfo=UTC)
-        conditions.append(f"reached_at >= {value(begin)} AND reached_at < {value(begin + timedelta(days=1))}")
-    order = "DESC" if wanted.newest else "ASC"
-    limit = value(min(wanted.limit, ENTRIES_MAX))
-    where = " AND ".join(conditions)
-    sql = f"SELECT number, text, hash FROM entries WHERE {where} ORDER BY number {order} LIMIT {limit}"
-    return sql, values
 
 
 log = structlog.get_logger()
