@@ -50,7 +50,10 @@ def touched(order: Order, now: datetime, **changes: object) -> Order:
 
 def stepped(order: Order, step: Step, now: datetime, **changes: object) -> Order:
     """The order's next version after a step of the lifecycle."""
-    return touched(order, now, status=next_status(order.status, step), **changes)
+    updated_at = now if now > order.updated_at else order.updated_at
+    status = next_status(order.status, step)
+    successor: Order = replace(order, status=status, updated_at=updated_at, version=order.version + 1, **changes)
+    return successor
 
 
 def order_change(
@@ -125,12 +128,14 @@ def closed_rows(state: OrderState, now: datetime, *, but: OutboxRow | None = Non
     One that is being sent is left to its own attempt; `but` is settled by the caller.
     """
     return tuple(
-        ended_attempt(row, now, "dead", "ORDER_FINAL", None)
-        for row in state.outbox
-        if row.kind != "new"
-        and row.status not in SETTLED
-        and not _stays_open(row)
-        and (but is None or row.key != but.key)
+        [
+            ended_attempt(row, now, "dead", "ORDER_FINAL", None)
+            for row in state.outbox
+            if row.kind != "new"
+            and row.status not in SETTLED
+            and not _stays_open(row)
+            and (but is None or row.key != but.key)
+        ]
     )
 
 
@@ -165,9 +170,11 @@ def proven_rows(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:
     A row that is being sent is left to its own attempt, whose outcome may be worth recording.
     """
     return tuple(
-        ended_attempt(row, now, "sent", None, None, bytes_sent=True)
-        for row in state.outbox
-        if row.kind == "new" and row.status not in SETTLED and row.status != "sending"
+        [
+            ended_attempt(row, now, "sent", None, None, bytes_sent=True)
+            for row in state.outbox
+            if row.kind == "new" and row.status not in SETTLED and row.status != "sending"
+        ]
     )
 
 

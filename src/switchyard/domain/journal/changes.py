@@ -81,10 +81,7 @@ class _Updates(Generic[_Row]):
 
     def __get__(self, change: "Change", _owner: type) -> list[tuple[int, _Row]]:
         rows: Sequence[_Row] = getattr(change, self._member)
-        if len(rows) == 1:
-            updates = [(rows[0].version - 1, rows[0])]
-        else:
-            updates = _updates(rows, self._key)
+        updates = [(rows[0].version - 1, rows[0])] if len(rows) == 1 else _updates(rows, self._key)
         change.__dict__[self._name] = updates
         return updates
 
@@ -232,5 +229,6 @@ Outcome = Committed | Conflict
 
 def check_kills_alone(changes: Sequence[Change]) -> None:
     """Raise GroupRejected where a kill shares a group: the other changes would be judged without it."""
-    if len(changes) > 1 and any(change.kills for change in changes):
-        raise GroupRejected("a kill must be appended alone")
+    for change in changes:
+        if change.kills and len(changes) > 1:
+            raise GroupRejected("a kill must be appended alone")

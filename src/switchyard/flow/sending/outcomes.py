@@ -341,7 +341,7 @@ class _Settlement:
                 applied = None if report.decide is None else report.decide(state, held)
             except ArithmeticError:
                 break  # the recorder sets it aside
-            if applied is None or any(applied.executions == other.executions for other in changes):
+            if applied is None or applied.executions in [other.executions for other in changes]:
                 break
             self.applied.append(Decided(state, applied))
             changes.append(applied)

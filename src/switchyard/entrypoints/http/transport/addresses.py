@@ -87,7 +87,7 @@ class Proxies:
     def see_through(self, scope: Scope) -> bool:
         """Put the client in the place of a trusted proxy that a request came from; false if it came from none."""
         peer = scope["client"]
-        if peer is None or not self.trusts(peer[0]):
+        if not self._networks or peer is None or not self._trusts(peer[0]):
             return False
         forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
         scope[TRUSTED_PROXY] = peer[0]

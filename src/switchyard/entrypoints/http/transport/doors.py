@@ -73,7 +73,7 @@ class Doors:
                 has_body = True
             elif value.lower() != b"identity":
                 raise UnsupportedMediaType("Content-Encoding", "send the body without compression")
-        if b"%" in scope["raw_path"]:
+        if scope["raw_path"].find(b"%") >= 0:
             scope["path"] = routed_path(scope["raw_path"])
         if host is None:
             # HTTP/1.0 has no Host, and no browser sends HTTP/1.0.
