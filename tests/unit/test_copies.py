@@ -54,7 +54,7 @@ class Site:
         """Apply a fill and show it to the watch."""
         report = replace(a_report(state, "FILLED", qty=qty), at=at)
         change = decisions.apply_report(state, None, report, START)
-        self.watch.note_report(state, change.orders[0], report)
+        self.watch.note_report(state, state.find("new", 1), change.orders[0], report)
 
     def answer(self, state: OrderState, answer: Accepted) -> None:
         self.watch.note_answer(state.order, state.row("new", 1), answer)

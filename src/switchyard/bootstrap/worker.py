@@ -45,14 +45,16 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     await sent_ids.start()
     core.health.watch(map(partial(_breaker, core), core.settings.venues))
     copies: dict[VenueName, CopyWatch] = {}
+    restored = await restored_at(core.database.journal)
     history = LostHistory(
-        await restored_at(core.database.journal),
+        restored,
         _key_ttl(core),
         {name: venue.capabilities for name, venue in core.venues.items()},
         core.clock,
     )
     lost_keys = LostKeys(history, core.venues, partial(_venues_of, core), lambda venue: core.gates[venue].is_open)
-    dispatcher = await _start_dispatcher(core, sent_ids, copies, lost_keys, stack)
+    # No key is lost where the database was never restored: the dispatcher then asks about none.
+    dispatcher = await _start_dispatcher(core, sent_ids, copies, None if restored is None else lost_keys, stack)
     core.window.start(dispatcher, core.settings.outbox_batch_size * core.settings.outbox_parallelism)
     cancels = KillCancels(
         kills=core.database.kills,
@@ -157,7 +159,7 @@ async def _start_dispatcher(
     core: Core,
     sent_ids: SentIds,
     copies: Mapping[VenueName, CopyWatch],
-    lost_keys: LostKeys,
+    lost_keys: LostKeys | None,
     stack: AsyncExitStack,
 ) -> Dispatcher:
     settings, database = core.settings, core.database

@@ -214,7 +214,8 @@ def canonical_json(value: Any) -> str:
 
 def digest(value: Any) -> str:
     """`sha256:` and the hex digest of the canonical JSON."""
-    return _digest(_plain_object(value) or canonical_json(value).encode())
+    data = _plain_object(value) or canonical_json(value).encode()
+    return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
 def struct_digest(value: msgspec.Struct) -> str:
@@ -222,10 +223,6 @@ def struct_digest(value: msgspec.Struct) -> str:
     data = _sorted.encode(value)
     if not _is_canonical(data):
         data = canonical_json(msgspec.to_builtins(value, builtin_types=(Decimal,))).encode()
-    return _digest(data)
-
-
-def _digest(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
@@ -249,4 +246,5 @@ def _plain_object(value: Any) -> bytes | None:
 
 def _is_canonical(data: bytes) -> bool:
     """Whether the encoder wrote the same as `canonical_json`: no escapes, non-ASCII text, exponents below zero."""
-    return data.isascii() and b"\\" not in data and b"E-" not in data
+    # `find`, because `in` first takes its operand for a number and makes an exception.
+    return data.isascii() and data.find(b"\\") < 0 and data.find(b"E-") < 0

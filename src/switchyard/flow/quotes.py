@@ -208,7 +208,7 @@ class QuoteBoard:
         return max(0.0, self._clock.monotonic() - found.as_of)
 
     def _fresh(self, venue: VenueName, found: TimedQuote | None) -> TimedQuote | None:
-        if found is not None and self.age_seconds(found) <= self._age_seconds_max:
+        if found is not None and self._clock.monotonic() - found.as_of <= self._age_seconds_max:
             return found
         self._metrics.quotes_missing.labels(venue).inc()
         return None

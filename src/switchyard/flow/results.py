@@ -4,7 +4,6 @@ Reads the order's fills; writes nothing. The answer is in the commit that ends t
 a request is waiting for it.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
@@ -42,7 +41,7 @@ class OrderResults:
 
     def is_needed(self, change: Change) -> bool:
         """Whether the change ends the order of a `/do/order` request."""
-        return any(order.operation == DO_ORDER and order.status in FINAL for order in change.orders)
+        return DO_ORDER in [order.operation for order in change.orders if order.status in FINAL]
 
     async def complete(self, change: Change) -> Change:
         """The change together with the results of the requests whose orders it ends."""
@@ -51,12 +50,13 @@ class OrderResults:
 
     def count(self, changes: Sequence[Change]) -> None:
         """Count the outbox rows that committed changes moved."""
-        counts = Counter[str]()
+        counts: dict[str, int] = {}
         for change in changes:
             for row in change.outbox:
                 outcome = _OUTCOMES.get(row.status)
                 if outcome is not None:
-                    counts[_REPEAT if row.last_error == "CONFLICT_PROCESSED" else outcome] += 1
+                    outcome = _REPEAT if row.last_error == "CONFLICT_PROCESSED" else outcome
+                    counts[outcome] = counts.get(outcome, 0) + 1
         for outcome, count in counts.items():
             self._sends[outcome].inc(count)
 

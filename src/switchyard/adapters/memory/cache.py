@@ -44,7 +44,7 @@ class MemoryCache:
         """Return the entry, or None if there is none or it has expired; does not wait."""
         entry_key = (account, operation, key)
         entry = self._entries.get(entry_key)
-        if self._remove_expired(entry_key):
+        if entry is not None and self._remove_expired(entry_key):
             entry = None
         if entry is not None:
             entry = replace(entry, last_accessed=self._clock.now(), access_count=entry.access_count + 1)

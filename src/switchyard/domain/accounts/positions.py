@@ -135,16 +135,18 @@ def apply_fill(
 ) -> Position:
     """The position after a fill: first closes the opposite quantity, then opens the rest."""
     before = _flat(account, symbol, now) if position is None else position
-    assert before.key == (account, symbol), "a fill of another position"
-    signed = qty if side == "BUY" else EXACT.minus(qty)
-    closing = _closing(before.qty, signed)
-    after = _closed(before, closing, price) if closing else before
-    opening = EXACT.subtract(signed, closing)
-    updated_at = max(now, before.updated_at)
+    assert before.account_id == account and before.symbol == symbol, "a fill of another position"
+    opening = signed = qty if side == "BUY" else EXACT.minus(qty)
+    after, result = before, ZERO
+    if closing := _closing(before.qty, signed):
+        after = _closed(before, closing, price)
+        opening = EXACT.subtract(signed, closing)
+        result = EXACT.subtract(after.realised_pnl, before.realised_pnl)
+    updated_at = now if now > before.updated_at else before.updated_at
     trading_day = updated_at.astimezone(UTC).date() if day is None else day
     if before.day is not None and before.day > trading_day:
         trading_day = before.day  # a changed setting does not bring a day back
-    result = EXACT.subtract(after.realised_pnl, before.realised_pnl)
+    day_pnl = before.day_pnl if before.day == trading_day else ZERO
     return msgspec.structs.replace(
         after,
         qty=canonical(EXACT.add(after.qty, opening)),
@@ -154,7 +156,7 @@ def apply_fill(
         currency=currency,
         multiplier=multiplier,
         day=trading_day,
-        day_pnl=canonical(EXACT.add(before.day_pnl, result) if before.day == trading_day else result),
+        day_pnl=canonical(EXACT.add(day_pnl, result)) if result else day_pnl,
     )
 
 

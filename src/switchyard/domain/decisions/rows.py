@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from switchyard.domain.journal.changes import Change
 from switchyard.domain.journal.events import EventType, change_of, event, outbox_fact
@@ -22,36 +23,37 @@ from switchyard.domain.orders.reports import answer_status, order_result
 
 def moved(row: OutboxRow, now: datetime, **changes: object) -> OutboxRow:
     """The row's next version."""
-    successor: OutboxRow = msgspec.structs.replace(
-        row, updated_at=max(now, row.updated_at), version=row.version + 1, **changes
-    )
+    updated_at = now if now > row.updated_at else row.updated_at
+    successor: OutboxRow = replace(row, updated_at=updated_at, version=row.version + 1, **changes)
     return successor
 
 
 def ended_attempt(
     row: OutboxRow, now: datetime, status: OutboxStatus, code: SendCode | None, detail: str | None, **changes: object
 ) -> OutboxRow:
-    """The row's next version after an attempt or a doubt has ended; no worker is sending it now."""
-    fields = {"worker": None, "last_error": code, "error_detail": bounded_detail(detail), **changes}
-    return moved(row, now, status=status, **fields)
+    """The row's next version after an attempt or a doubt has ended; no worker is sending it unless `changes` say so."""
+    changes.setdefault("worker", None)
+    return moved(row, now, status=status, last_error=code, error_detail=bounded_detail(detail), **changes)
 
 
 def with_bytes(row: OutboxRow, bytes_sent: bool) -> OutboxRow:
     """The row, marked if an attempt may have put a byte on the wire; the mark is never removed."""
-    return msgspec.structs.replace(row, bytes_sent=True) if bytes_sent else row
+    return replace(row, bytes_sent=True) if bytes_sent else row
 
 
 def touched(order: Order, now: datetime, **changes: object) -> Order:
     """The order's next version, in the same status unless the changes name another."""
-    successor: Order = msgspec.structs.replace(
-        order, updated_at=max(now, order.updated_at), version=order.version + 1, **changes
-    )
+    updated_at = now if now > order.updated_at else order.updated_at
+    successor: Order = replace(order, updated_at=updated_at, version=order.version + 1, **changes)
     return successor
 
 
 def stepped(order: Order, step: Step, now: datetime, **changes: object) -> Order:
     """The order's next version after a step of the lifecycle."""
-    return touched(order, now, status=next_status(order.status, step), **changes)
+    updated_at = now if now > order.updated_at else order.updated_at
+    status = next_status(order.status, step)
+    successor: Order = replace(order, status=status, updated_at=updated_at, version=order.version + 1, **changes)
+    return successor
 
 
 def order_change(
@@ -85,7 +87,7 @@ def released(order: Order, before: OrderState, rows: tuple[OutboxRow, ...]) -> O
     kept = [row for row in before.outbox if row.key not in moved_rows]
     if any(row.kind == "amend" and row.status not in SETTLED for row in (*kept, *rows)):
         return order  # its own outcome settles it
-    released_order: Order = msgspec.structs.replace(order, amend_qty=None, amend_reserve_price=None, leg_end=None)
+    released_order: Order = replace(order, amend_qty=None, amend_reserve_price=None, leg_end=None)
     return released_order
 
 
@@ -126,12 +128,14 @@ def closed_rows(state: OrderState, now: datetime, *, but: OutboxRow | None = Non
     One that is being sent is left to its own attempt; `but` is settled by the caller.
     """
     return tuple(
-        ended_attempt(row, now, "dead", "ORDER_FINAL", None)
-        for row in state.outbox
-        if row.kind != "new"
-        and row.status not in SETTLED
-        and not _stays_open(row)
-        and (but is None or row.key != but.key)
+        [
+            ended_attempt(row, now, "dead", "ORDER_FINAL", None)
+            for row in state.outbox
+            if row.kind != "new"
+            and row.status not in SETTLED
+            and not _stays_open(row)
+            and (but is None or row.key != but.key)
+        ]
     )
 
 
@@ -166,9 +170,11 @@ def proven_rows(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:
     A row that is being sent is left to its own attempt, whose outcome may be worth recording.
     """
     return tuple(
-        ended_attempt(row, now, "sent", None, None, bytes_sent=True)
-        for row in state.outbox
-        if row.kind == "new" and row.status not in SETTLED and row.status != "sending"
+        [
+            ended_attempt(row, now, "sent", None, None, bytes_sent=True)
+            for row in state.outbox
+            if row.kind == "new" and row.status not in SETTLED and row.status != "sending"
+        ]
     )
 
 

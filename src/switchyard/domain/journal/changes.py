@@ -1,10 +1,9 @@
 """A change: events and the rows they make, committed together or not at all, and the outcome of a commit."""
 
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from functools import cached_property
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -66,6 +65,27 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
 
+class _Updates(Generic[_Row]):
+    """For each row of a change the version expected in the database, and the row to write; computed once.
+
+    Not `functools.cached_property`, whose lock costs more than what it guards: two threads compute the same.
+    """
+
+    def __init__(self, member: str, key: Callable[[_Row], Hashable]) -> None:
+        self._member = member
+        self._name = ""
+        self._key: Callable[[_Row], Hashable] = key
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, change: "Change", _owner: type) -> list[tuple[int, _Row]]:
+        rows: Sequence[_Row] = getattr(change, self._member)
+        updates = [(rows[0].version - 1, rows[0])] if len(rows) == 1 else _updates(rows, self._key)
+        change.__dict__[self._name] = updates
+        return updates
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The rows and events of one decision, or of several that build on each other.
 
@@ -90,6 +110,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Only for a rebuild, which knows them from the events."""
     claims: tuple[Claim, ...] = ()
     """The limits that accepted orders of this change have to keep; checked after all versions."""
+
+    order_updates = _Updates[Order]("orders", ORDER_KEY)
+    outbox_updates = _Updates[OutboxRow]("outbox", OUTBOX_KEY)
+    position_updates = _Updates[Position]("positions", POSITION_KEY)
 
     def orders_to_place(self) -> list[Order]:
         """The orders that the change accepts, amends, gives to another venue or begins to send.
@@ -120,21 +144,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return set()
         updated = [order for _, order in self.order_updates if order.order_id in rerouted]
         return {order.order_id for order in updated if order.status in ("ACCEPTED", "SENDING")}
-
-    @cached_property
-    def order_updates(self) -> list[tuple[int, Order]]:
-        """For each order the version expected in the database, and the row to write."""
-        return _updates(self.orders, ORDER_KEY)
-
-    @cached_property
-    def outbox_updates(self) -> list[tuple[int, OutboxRow]]:
-        """For each outbox row the version expected in the database, and the row to write."""
-        return _updates(self.outbox, OUTBOX_KEY)
-
-    @cached_property
-    def position_updates(self) -> list[tuple[int, Position]]:
-        """For each position the version expected in the database, and the row to write."""
-        return _updates(self.positions, POSITION_KEY)
 
     def unqueued_rows(self) -> list[OutboxRow]:
         """The new rows that were never queued: their first attempt begins in the commit that accepts the order.
@@ -169,15 +178,22 @@ def _updates(rows: Sequence[_Row], key: Callable[[_Row], Hashable]) -> list[tupl
 
 def merged(changes: Sequence[Change]) -> Change:
     """Several decisions as one change, in the order in which they build on each other."""
-    if len(changes) == 1:
-        return changes[0]
-    parts: dict[str, tuple[Any, ...]] = {}
-    for change in changes:
-        for name in Change.__struct_fields__:
-            if rows := getattr(change, name):
-                parts[name] = parts[name] + rows if name in parts else rows
-    whole = Change(**parts)
-    if len(whole.results) < 2:
+    whole = changes[0]
+    for change in changes[1:]:
+        whole = Change(
+            events=whole.events + change.events,
+            orders=whole.orders + change.orders,
+            keys=whole.keys + change.keys,
+            outbox=whole.outbox + change.outbox,
+            positions=whole.positions + change.positions,
+            executions=whole.executions + change.executions,
+            cursors=whole.cursors + change.cursors,
+            results=whole.results + change.results,
+            kills=whole.kills + change.kills,
+            kill_orders=whole.kill_orders + change.kill_orders,
+            claims=whole.claims + change.claims,
+        )
+    if len(changes) == 1 or len(whole.results) < 2:
         return whole
     # An order that a late report changes once more after its end gives its key a result twice: the last one counts.
     results = {(result.account_id, result.operation, result.idempotency_key): result for result in whole.results}
@@ -213,5 +229,6 @@ Outcome = Committed | Conflict
 
 def check_kills_alone(changes: Sequence[Change]) -> None:
     """Raise GroupRejected where a kill shares a group: the other changes would be judged without it."""
-    if len(changes) > 1 and any(change.kills for change in changes):
-        raise GroupRejected("a kill must be appended alone")
+    for change in changes:
+        if change.kills and len(changes) > 1:
+            raise GroupRejected("a kill must be appended alone")

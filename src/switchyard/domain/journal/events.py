@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.ids import AccountId, OrderId
@@ -132,7 +133,7 @@ def event(kind: EventType, account: AccountId, order: OrderId | None, data: msgs
 
 def accepted_order(order: Order) -> AcceptedOrder:
     """A new order as its `OrderAccepted` or `RiskRejected` shows it."""
-    return AcceptedOrder(
+    accepted = AcceptedOrder(
         client_order_id=order.client_order_id,
         symbol=order.symbol,
         side=order.side,
@@ -145,11 +146,18 @@ def accepted_order(order: Order) -> AcceptedOrder:
         strategy=order.strategy,
         tags=order.tags,
         accepted_at=order.accepted_at,
-        trace_id=order.trace_id,
-        requested_at=order.requested_at,
         currency=order.currency,
         multiplier=ONE if order.multiplier == ONE else order.multiplier,
         reserve_price=None if order.reserve_price == order.price else order.reserve_price,
+    )
+    # Apart, because for more than 15 keywords Python builds a dictionary; most orders have none of these.
+    is_plain = order.trace_id is None and order.requested_at is None and order.expires_at is None
+    if is_plain and not order.reducing and not order.reduce_only:
+        return accepted
+    return replace(
+        accepted,
+        trace_id=order.trace_id,
+        requested_at=order.requested_at,
         reducing=order.reducing,
         expires_at=order.expires_at,
         reduce_only=order.reduce_only,

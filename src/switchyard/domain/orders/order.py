@@ -59,7 +59,7 @@ class OrderRequest(
     tags: tuple[str, ...] = ()
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class Order(msgspec.Struct, frozen=True):
     """The order's row, as its events have made it."""
 
     order_id: OrderId

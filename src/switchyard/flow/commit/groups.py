@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.ids import OrderId
-from switchyard.domain.journal.changes import ORDER_KEY, Change, Committed, Conflict, merged
+from switchyard.domain.journal.changes import ORDER_KEY, Change, Committed, Conflict
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.commit.states import OrderStateCache, after
 
@@ -112,11 +112,6 @@ class Unit:
         self.states: dict[OrderId, OrderState] = {}
         """After its decisions."""
         self.positions: dict[PositionKey, Position] = {}
-
-    @property
-    def change(self) -> Change:
-        """All decisions as one change."""
-        return self.changes[0] if len(self.changes) == 1 else merged(self.changes)
 
     def answer(self, answer: Answer) -> None:
         """Give every decision the same answer."""

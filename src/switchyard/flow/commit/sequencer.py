@@ -24,7 +24,7 @@ from switchyard.domain.errors import (
     Unavailable,
 )
 from switchyard.domain.ids import OrderId
-from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.journal.changes import Change, Committed, Conflict, Outcome, merged
 from switchyard.domain.orders.keys import KeyEntry
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.flow.clock import Wake
@@ -337,7 +337,7 @@ class Sequencer:
         """The units with their changes, each complete; one that cannot be completed fails alone."""
         ready: list[tuple[Unit, Change]] = []
         for unit in units:
-            change = unit.change
+            change = unit.changes[0] if len(unit.changes) == 1 else merged(unit.changes)
             if self._completion is not None and self._completion.is_needed(change):
                 try:
                     change = await self._completion.complete(change)

@@ -80,10 +80,14 @@ class InlineReports:
 
     def begin(self, order: Order, reports: Sequence[ExecutionReport], now: datetime) -> list[Decision]:
         """Return the decisions that apply the reports on the order, or none; otherwise `end` must follow."""
-        decisions = [found for report in reports if (found := self._decision(report, order, now)) is not None]
-        if len(decisions) < len(reports):
-            return []  # in the order of the stream, or not at all
-        self._under_way.update([(report.venue_client_order_id, report.exec_id) for report in reports])
+        decisions: list[Decision] = []
+        for report in reports:
+            decision = self._decision(report, order, now)
+            if decision is None:
+                return []  # in the order of the stream, or not at all
+            decisions.append(decision)
+        for report in reports:
+            self._under_way.add((report.venue_client_order_id, report.exec_id))
         return decisions
 
     def end(self, reports: Sequence[ExecutionReport], applied: Sequence[Decided]) -> None:
@@ -91,7 +95,8 @@ class InlineReports:
         for report, (before, change) in zip(reports, applied, strict=False):
             self._applied[report.venue_client_order_id, report.exec_id] = None
             self._note_applied(before, change, report)
-        self._under_way.difference_update([(report.venue_client_order_id, report.exec_id) for report in reports])
+        for report in reports:
+            self._under_way.discard((report.venue_client_order_id, report.exec_id))
         while len(self._applied) > APPLIED_MAX:
             del self._applied[next(iter(self._applied))]
         self._ended.set()
@@ -479,7 +484,7 @@ class Recorder:
         self._metrics.accept_to_report.observe(waited.total_seconds() * 1000)
         self._compare_totals(order, report)
         if self._copies is not None:
-            self._copies.note_report(before, order, report)
+            self._copies.note_report(before, row, order, report)
         if order.filled_qty > order.qty:
             self._metrics.overfills.inc()
             log.error("order_overfilled", order_id=order.order_id, exec_id=report.exec_id, filled=str(order.filled_qty))

@@ -78,11 +78,10 @@ class CopyWatch:
         for evidence in get_args(Evidence):
             metrics.copy_evidence.labels(venue, evidence)  # an alert needs to see the first increase from 0
 
-    def note_report(self, before: OrderState, order: Order, report: ExecutionReport) -> None:
-        """Judge a report that was applied: the order's state before it, and the order after it."""
+    def note_report(self, before: OrderState, row: OutboxRow | None, order: Order, report: ExecutionReport) -> None:
+        """Judge a report that was applied: the order's state and its own row before it, and the order after it."""
         if not self._concerns(order):
             return
-        row = before.find("new", 1)
         if row is None or not row.attempt:
             self._close("never_sent", order)
         elif self._is_before_acceptance(order, report.at):

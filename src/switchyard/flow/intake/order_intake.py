@@ -265,7 +265,7 @@ class DuplicateWatch:
             self.count_duplicate(entry.account_id, entry.idempotency_key, entry.order_id)
             return
         self.count_new_order()
-        if placement.reuses_expired_key:
+        if entry.generation and placement.reuses_expired_key:
             # Not a duplicate, but a client that reuses keys may have a defect.
             log.warning("expired_key_reused", account_id=entry.account_id, idempotency_key=entry.idempotency_key)
             self._metrics.expired_reuse.inc()

@@ -11,7 +11,7 @@ import structlog
 
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.journal.events import JournalEvent
-from switchyard.domain.journal.lines import Place, data_of, decode_accepted_fact, link
+from switchyard.domain.journal.lines import Place, link
 from switchyard.domain.strategies.registry import STRATEGIES_MAX, StrategyKey, Tenant, tenant_of_account
 from switchyard.domain.values import STRATEGY
 from switchyard.ports.clock import Clock
@@ -67,10 +67,11 @@ class StrategyFollower:
             self._known.clear()
             self._full.clear()
             self._known_since = self._clock.monotonic()
-        # Most orders have none: the search is cheaper than decoding. In a text of a caller the quotes are escaped.
-        may_name = [event for event in events if event.type == "OrderAccepted" and '"strategy":"' in event.text]
-        named = dict.fromkeys(key for event in may_name if (key := strategy_of(event)) is not None)
-        new = [key for key in named if key not in self._known and key.tenant not in self._full]
+        named = dict.fromkeys(
+            [(event.account_id, strategy_in(event.text)) for event in events if event.type == "OrderAccepted"]
+        )
+        keys = [StrategyKey(tenant_of_account(account), name) for account, name in named if name is not None]
+        new = [key for key in keys if key not in self._known and key.tenant not in self._full]
         last = events[-1]
         self._place = Place(place.epoch, last.seq, last.hash)
         if new or last.seq - self._saved.seq >= SAVED_EVENTS:
@@ -116,12 +117,14 @@ class StrategyFollower:
             )
 
 
-def strategy_of(event: JournalEvent) -> StrategyKey | None:
-    """The strategy that an accepted order names; None if it names none."""
-    order = decode_accepted_fact(data_of(event)).order
-    if order.strategy is None or not STRATEGY.fullmatch(order.strategy):
-        return None
-    return StrategyKey(tenant_of_account(event.account_id), order.strategy)
+def strategy_in(text: str) -> str | None:
+    """The strategy that the event of an accepted order names; None if it names none.
+
+    A search, which takes a tenth of decoding the event: in a text of a caller the quotes are escaped.
+    """
+    _, found, rest = text.partition('"strategy":"')
+    name = rest.partition('"')[0] if found else ""
+    return name if STRATEGY.fullmatch(name) else None
 
 
 PAUSE_SECONDS = 60.0

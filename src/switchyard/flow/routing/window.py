@@ -238,10 +238,8 @@ class _Venue:
             del self.accounts[account_id]
 
     def begin(self, order_id: OrderId) -> bool:
-        """Take note that a first attempt has begun; returns whether it was the last that the account had queued."""
-        _, account_id = self.queued.pop(order_id, (0.0, None))
-        if account_id is None:
-            return False
+        """Take note that the first attempt of a queued order has begun; returns whether its account has no other."""
+        _, account_id = self.queued.pop(order_id)
         account = self.accounts[account_id]
         account.queued -= 1
         if not account.entering and not account.queued:
@@ -399,18 +397,20 @@ class AdmissionWindow:
     def note(self, changes: Sequence[Change]) -> None:
         """Count what committed changes accept, and what they show to be answered."""
         now = self._clock.monotonic()
+        has_room = False
         for change in changes:
             for row in change.outbox:
                 venue = self._venues.get(row.venue)
                 if venue is None or row.kind != "new":
                     continue
                 if row.version > 1:
-                    was_queued = venue.begin(row.order_id)
+                    was_queued = row.order_id in venue.queued and venue.begin(row.order_id)
                     was_unanswered = row.status != "sending" and venue.unanswered.pop(row.order_id, None) is not None
-                    if venue.lines and (was_unanswered or was_queued):
-                        self._let_in_soon()
+                    has_room = has_room or (bool(venue.lines) and (was_unanswered or was_queued))
                 elif self._sender is not None and self._sender.owns(row.lane):
                     venue.queue(row.order_id, change.orders[0].account_id, now)
+        if has_room:
+            self._let_in_soon()
 
     def _let_in_soon(self) -> None:
         """Let requests in once for all orders of a commit group, and not once for each of them."""
@@ -439,7 +439,8 @@ class AdmissionWindow:
             return not has_deadline and venue.entering < TRICKLE
         elif account is not None and account.queued and self._sender is not None:
             return False
-        return self._sender is None or venue.count() - self._sender.at_venue(name) < self.size
+        let_in = venue.entering + len(venue.unanswered)
+        return self._sender is None or let_in < self.size or let_in - self._sender.at_venue(name) < self.size
 
     def _let_in(self, name: VenueName, venue: _Venue) -> None:
         """Let in what there is room for: one request of each account, then the next one of each."""

@@ -32,7 +32,7 @@ from switchyard.flow.sending.sends import Send, Sends, SentIds, line_of
 from switchyard.ports.cache import TokenBuckets
 from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.journal import Liveness
-from switchyard.ports.outbox import Due, OutboxQueries
+from switchyard.ports.outbox import Due, KnownState, OutboxQueries
 from switchyard.ports.tracing import Tracer
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.metrics import Metrics
@@ -50,8 +50,10 @@ class InlineFirstSend:
         waiting: WaitingLanes,
         sendable: Callable[[], Collection[VenueName]],
         lost_keys: LostKeys | None,
+        newest: KnownState,
         clock: Clock,
     ) -> None:
+        self._newest = newest
         self._worker = worker
         self._sends = sends
         self._lanes = lanes
@@ -108,7 +110,7 @@ class InlineFirstSend:
             row = change.outbox[-1]
             begun_at = self._begun_at.pop(row.order_id)
             if isinstance(outcome, Committed):
-                state = accepted_state(change.orders[-1], change, outcome)
+                state = self._newest(row.order_id) or accepted_state(change.orders[-1], change, outcome)
                 sends.append(Send(state.outbox[0], state, begun_at, row.key))
                 continue
             self._sends.release(row)
@@ -294,6 +296,7 @@ class Dispatcher:
             waiting=waiting,
             sendable=lambda: self._rates.unlimited(self._sendable),
             lost_keys=lost_keys,
+            newest=sequencer.states.order,
             clock=clock,
         )
         sequencer.first_attempts = self.inline_first_send

@@ -64,7 +64,9 @@ class LostKeys:
 
     def must_wait(self, order: Order, row: OutboxRow) -> bool:
         """Whether the order's first send must not begin with its acceptance."""
-        return self.must_ask(order, row) or (self._may_repeat(order, row) and not self._can_tell(order))
+        return self._may_repeat(order, row) and bool(
+            self._others(order) or self._to_ask(order, row) or not self._can_tell(order)
+        )
 
     def is_unasked(self, order: Order, row: OutboxRow) -> bool:
         """Whether a claimed row may be at its venue, because that is not asked before the claim."""

@@ -5,6 +5,7 @@ dispatcher and by recovery.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol, assert_never
@@ -35,7 +36,10 @@ log = structlog.get_logger()
 
 def log_moved(before: OutboxRow, after: OutboxRow, order: Order) -> None:
     """Log a row's step: one line for every send, after its outcome was committed."""
-    log.info(
+    logger = log.bind()
+    if not logger.is_enabled_for(logging.INFO):
+        return  # making the fields costs more than asking
+    logger.info(
         "outbox_row_moved",
         outbox_id=after.outbox_id,
         status_from=before.status,
@@ -337,7 +341,7 @@ class _Settlement:
                 applied = None if report.decide is None else report.decide(state, held)
             except ArithmeticError:
                 break  # the recorder sets it aside
-            if applied is None or any(applied.executions == other.executions for other in changes):
+            if applied is None or applied.executions in [other.executions for other in changes]:
                 break
             self.applied.append(Decided(state, applied))
             changes.append(applied)

@@ -305,7 +305,9 @@ class Sends:
 
     def must_wait(self, line: Hashable, lane: int) -> bool:
         """Whether orders of the line are on their way back to the queue: those behind them would be held back too."""
-        return (bool(self._held_back) and bool(self._held_back.get(line))) or self.is_unsure(lane)
+        if not self._held_back and not self._unsure:
+            return False
+        return bool(self._held_back.get(line)) or self.is_unsure(lane)
 
     def register(self, row: OutboxRow) -> None:
         """Occupy a slot for an attempt before its commit; `release` must follow, after `start` if it is to be sent."""
@@ -450,8 +452,8 @@ class Sends:
         venue = self._venues[batch[0].row.venue]
         if turn is not None and not await turn.comes_within(TURN_LIMIT.total_seconds()):
             return [Unsent("TURN_TIMEOUT")] * len(batch)
-        is_stale = self._clock.monotonic() - min(send.begun_at for send in batch) > TURN_LIMIT.total_seconds()
-        if is_stale or (turn is not None and turn.would_pass) or any(send.would_pass for send in batch):
+        is_stale = self._clock.monotonic() - min([send.begun_at for send in batch]) > TURN_LIMIT.total_seconds()
+        if is_stale or (turn is not None and turn.would_pass) or True in [send.would_pass for send in batch]:
             # The process was paused, or the commit took long: the resolver may already treat this attempt as ended.
             # Those behind it in the line wait too: all go back to the queue, and leave it in their order.
             if turn is not None:
@@ -468,7 +470,7 @@ class Sends:
         if orders:
             depart = turn.depart if turn is not None else ignore_departure
             if self._sent_ids is not None:
-                self._sent_ids.note(order.venue_client_order_id for order in orders)
+                self._sent_ids.note([order.venue_client_order_id for order in orders])
             begun_at = self._clock.monotonic()
             answers = await venue.submit_many(orders, depart)
             self._health.note_sends(venue.name, answers, self._clock.monotonic() - begun_at)

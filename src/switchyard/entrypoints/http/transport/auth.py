@@ -174,11 +174,13 @@ class TokenVerifier:
         now = self._clock.now().timestamp()
         known = self._verified.get(authorization_header)
         if known is not None and now < known.expires_at:
-            self._check_revoked(known)
+            if self._revoked is not None:
+                self._revoked.check(known.jti)
             return known
         self._verified.pop(authorization_header, None)
         grant = self._examine(bearer_token(authorization_header), now)
-        self._check_revoked(grant)
+        if self._revoked is not None:
+            self._revoked.check(grant.jti)
         if now >= self._sweep_at:
             self._verified = {header: known for header, known in self._verified.items() if now < known.expires_at}
             self._sweep_at = now + SWEEP_SECONDS
@@ -190,10 +192,6 @@ class TokenVerifier:
     def is_revoked(self, grant: Grant) -> bool:
         """Whether the token of a grant has been revoked."""
         return self._revoked is not None and self._revoked.includes(grant.jti)
-
-    def _check_revoked(self, grant: Grant) -> None:
-        if self._revoked is not None:
-            self._revoked.check(grant.jti)
 
     def subject_with(self, authorization_header: bytes | None, scope: str) -> str:
         """Return the subject of a token that has the scope; raises Unauthorized and Forbidden."""

@@ -106,7 +106,7 @@ class Proxies:
     def see_through(self, scope: Scope) -> bool:
         """Put the client in the place of a trusted proxy that a request came from; false if it came from none."""
         peer = scope["client"]
-        if peer is None or not self.trusts(peer[0]):
+        if not self._networks or peer is None or not self._trusts(peer[0]):
             return False
         forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
         scope[TRUSTED_PROXY] = peer[0]
@@ -303,7 +303,7 @@ class Doors:
                 has_body = True
             elif value.lower() != b"identity":
                 raise UnsupportedMediaType("Content-Encoding", "send the body without compression")
-        if b"%" in scope["raw_path"]:
+        if scope["raw_path"].find(b"%") >= 0:
             scope["path"] = routed_path(scope["raw_path"])
         if host is None:
             # HTTP/1.0 has no Host, and no browser sends HTTP/1.0.
