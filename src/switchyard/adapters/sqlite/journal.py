@@ -410,7 +410,9 @@ class SqliteRelayLeases(SqlRelayLeases):
         self._journal = journal
 
     async def _read(self, sql: str, *values: Any) -> Sequence[Sequence[Any]]:
-        return await self._connections.read(lambda connection: connection.execute(sql, values).fetchall())
+        given = rows.parameters(values)
+        return await self._connections.read(lambda connection: connection.execute(sql, given).fetchall())
 
     async def _write(self, sql: str, *values: Any) -> Sequence[Sequence[Any]]:
-        return await self._journal.maintain(lambda connection: connection.execute(sql, values).fetchall())
+        given = rows.parameters(values)
+        return await self._journal.maintain(lambda connection: connection.execute(sql, given).fetchall())
