@@ -1,6 +1,7 @@
 """Reading and writing rows as structs, numbered schema files, and the rows of relay leases: shared by both engines."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
@@ -16,7 +17,7 @@ from switchyard.domain.orders.keys import KeyEntry, KeyResult
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.domain.risk.kills import Kill, KillOrder
-from switchyard.ports.bus import Lease
+from switchyard.ports.bus import Lease, LeaseLost
 
 _PLACEHOLDER = re.compile(r"\{(\w+\.\w+)\}")
 
@@ -150,33 +151,53 @@ def moment(value: datetime | str | None) -> datetime | None:
 
 _COLUMNS = "topic, topic_id, epoch, seq, hash, owner, generation, beat"
 
-FIND = f"SELECT {_COLUMNS} FROM relays WHERE topic = $1"
+_FIND = f"SELECT {_COLUMNS} FROM relays WHERE topic = $1"
 # A claim that read no lease has generation 0, which no row has.
-CLAIM = f"""
+_CLAIM = f"""
 INSERT INTO relays ({_COLUMNS}) VALUES ($1, '', 1, 0, '{GENESIS}', $2, 1, 0)
 ON CONFLICT (topic) DO UPDATE SET owner = excluded.owner, generation = relays.generation + 1, beat = 0
 WHERE relays.generation = $3 AND relays.beat = $4
 RETURNING {_COLUMNS}
 """
-RENEW = f"""
+_RENEW = f"""
 UPDATE relays SET topic_id = $3, epoch = $4, seq = $5, hash = $6, beat = beat + 1
 WHERE topic = $1 AND generation = $2
 RETURNING {_COLUMNS}
 """
 
 
-def claim_values(topic: str, owner: WorkerId, read: Lease | None) -> tuple[Any, ...]:
-    """The parameters of CLAIM."""
-    return (topic, owner, *((0, 0) if read is None else (read.generation, read.beat)))
+class SqlRelayLeases(ABC):
+    """ports.bus.RelayLeases."""
+
+    async def lease(self, topic: str) -> Lease | None:
+        """The lease of a topic."""
+        found = await self._read(_FIND, topic)
+        return _lease(found[0]) if found else None
+
+    async def claim(self, topic: str, owner: WorkerId, read: Lease | None) -> Lease | None:
+        """Become the owner if the lease is still the one that was read."""
+        generation, beat = (0, 0) if read is None else (read.generation, read.beat)
+        claimed = await self._write(_CLAIM, topic, owner, generation, beat)
+        return _lease(claimed[0]) if claimed else None
+
+    async def renew(self, held: Lease, topic_id: str, place: Place) -> Lease:
+        """Store the place and raise the beat."""
+        values = (held.topic, held.generation, topic_id, place.epoch, place.seq, place.hash)
+        renewed = await self._write(_RENEW, *values)
+        if not renewed:
+            raise LeaseLost(f"another relay publishes to {held.topic} now")
+        return _lease(renewed[0])
+
+    @abstractmethod
+    async def _read(self, sql: str, *values: Any) -> Sequence[Sequence[Any]]:
+        """Run a query."""
+
+    @abstractmethod
+    async def _write(self, sql: str, *values: Any) -> Sequence[Sequence[Any]]:
+        """Run a statement that is durable when this returns."""
 
 
-def renew_values(held: Lease, topic_id: str, place: Place) -> tuple[Any, ...]:
-    """The parameters of RENEW."""
-    return (held.topic, held.generation, topic_id, place.epoch, place.seq, place.hash)
-
-
-def lease(row: Sequence[Any]) -> Lease:
-    """The lease in a row."""
+def _lease(row: Sequence[Any]) -> Lease:
     topic, topic_id, epoch, seq, digest, owner, generation, beat = row
     return Lease(
         topic=topic,

@@ -1,14 +1,19 @@
 """The PDCA store's tables in the PostgreSQL database of the journal, which several processes share."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import asyncpg
 
-from switchyard.adapters.pdca.session import Dialect, Row
+from switchyard.adapters.pdca.session import Dialect
 from switchyard.adapters.postgres import migrations
-from switchyard.adapters.postgres.connection import CONNECT_SECONDS_MAX, CONNECTION_LOST, Connection, single_connection
+from switchyard.adapters.postgres.connection import (
+    CONNECT_SECONDS_MAX,
+    CONNECTION_LOST,
+    Connection,
+    TransactionSession,
+    single_connection,
+)
 from switchyard.adapters.postgres.reader import ReadBarrier, open_pool
 from switchyard.domain.errors import OutcomeUnknown
 from switchyard.ports.strategies import PdcaUnavailable
@@ -36,26 +41,26 @@ class PostgresEngine:
         return cls(*await open_pool(url))
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator["_PostgresSession"]:
+    async def reading(self) -> AsyncIterator[TransactionSession]:
         """A read-only transaction at one snapshot; at its end the synchronous standby has what was read."""
         async with self._barrier.confirmed(PdcaUnavailable), self._connection() as connection:
             transaction = connection.transaction(isolation="repeatable_read", readonly=True)
             await transaction.start()
             try:
-                yield _PostgresSession(connection)
+                yield TransactionSession(connection)
             finally:
                 if not connection.is_closed():
                     await transaction.rollback()
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator["_PostgresSession"]:
+    async def writing(self) -> AsyncIterator[TransactionSession]:
         """A transaction that is flushed to the disk, and to that of the synchronous standby, at its end."""
         # A transaction that only read, such as one that found a repeated key, has not waited for the standby.
         async with self._barrier.confirmed(OutcomeUnknown), self._connection() as connection:
             transaction = connection.transaction()
             await transaction.start()
             try:
-                yield _PostgresSession(connection)
+                yield TransactionSession(connection)
             except BaseException:
                 if not connection.is_closed():
                     await transaction.rollback()
@@ -77,15 +82,3 @@ class PostgresEngine:
                 yield connection
         except (*CONNECTION_LOST, asyncpg.InsufficientResourcesError) as error:
             raise PdcaUnavailable(f"the database does not answer: {error!r}") from error
-
-
-class _PostgresSession:
-    """A transaction in progress."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    async def rows(self, sql: str, *values: Any) -> Sequence[Row]:
-        """Run a statement."""
-        records: Sequence[Row] = await self._connection.fetch(sql, *values)
-        return records

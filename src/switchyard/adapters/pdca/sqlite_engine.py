@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import apsw
 
 from switchyard.adapters.pdca.session import Dialect, Row
-from switchyard.adapters.sqlite.connections import OpenFiles, connect
+from switchyard.adapters.sqlite.connections import OpenFiles, connect, create_schema
 from switchyard.adapters.sqlite.rows import parameters
 from switchyard.adapters.threads import WorkerThreads
-from switchyard.domain.errors import CannotStart, OutcomeUnknown, SchemaMismatch
+from switchyard.domain.errors import CannotStart, OutcomeUnknown
 from switchyard.domain.journal.lines import GENESIS
 from switchyard.ports.strategies import PdcaUnavailable
 
@@ -264,18 +264,4 @@ def _end(connection: apsw.Connection, statement: str) -> None:
 
 
 def _prepare(connection: apsw.Connection, path: Path) -> None:
-    """Create the schema in a new file; another schema is rejected."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        version = connection.pragma("user_version")
-        if version != SCHEMA_VERSION:
-            if version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
-                raise SchemaMismatch(
-                    f"{path} is no PDCA store of this version (schema {version}, needed {SCHEMA_VERSION}): move it away"
-                )
-            connection.execute(SCHEMA)
-            connection.pragma("user_version", SCHEMA_VERSION)
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
+    create_schema(connection, SCHEMA, SCHEMA_VERSION, f"{path} is no PDCA store", ": move it away")

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -124,6 +124,27 @@ async def single_connection(url: str) -> AsyncIterator[Connection]:
 
 def _text(error: BaseException) -> str:
     return str(error) or repr(error)
+
+
+class TransactionSession:
+    """Runs statements in a transaction in progress."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def rows(self, sql: str, *values: Any) -> Sequence[Record]:
+        """Run a statement and return its rows."""
+        records: Sequence[Record] = await self._connection.fetch(sql, *values)
+        return records
+
+    def each(self, sql: str, *values: Any) -> AsyncIterator[Record]:
+        """Run a query through a cursor."""
+        records: AsyncIterator[Record] = aiter(self._connection.cursor(sql, *values))
+        return records
+
+    async def write(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement for each row."""
+        await self._connection.executemany(sql, rows)
 
 
 async def decode_canonically(connection: Connection) -> None:

@@ -3,17 +3,16 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import msgspec
 
-from switchyard.adapters import tables
 from switchyard.adapters.postgres.connection import DATABASE_ERRORS, Connection, PersistentConnection
 from switchyard.adapters.postgres.reader import Reader
+from switchyard.adapters.tables import SqlRelayLeases
 from switchyard.domain.errors import AlreadyRunning, JournalUnavailable
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.journal.lines import Place
-from switchyard.ports.bus import Lease, LeaseLost
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import KERNEL_HOLD
 from switchyard.ports.outbox import NOTHING_DECLARED, LaneShare, difference
@@ -138,25 +137,13 @@ class PostgresLanes:
         }
 
 
-class PostgresRelayLeases:
+class PostgresRelayLeases(SqlRelayLeases):
     """ports.bus.RelayLeases among the processes of one database."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    async def lease(self, topic: str) -> Lease | None:
-        """The lease of a topic."""
-        found = await self._reader.unconfirmed_rows(tables.FIND, topic)
-        return tables.lease(tuple(found[0])) if found else None
+    async def _read(self, sql: str, *values: Any) -> Sequence[Sequence[Any]]:
+        return await self._reader.unconfirmed_rows(sql, *values)
 
-    async def claim(self, topic: str, owner: WorkerId, read: Lease | None) -> Lease | None:
-        """Become the owner if the lease is still the one that was read."""
-        claimed = await self._reader.unconfirmed_rows(tables.CLAIM, *tables.claim_values(topic, owner, read))
-        return tables.lease(tuple(claimed[0])) if claimed else None
-
-    async def renew(self, held: Lease, topic_id: str, place: Place) -> Lease:
-        """Store the place and raise the beat."""
-        renewed = await self._reader.unconfirmed_rows(tables.RENEW, *tables.renew_values(held, topic_id, place))
-        if not renewed:
-            raise LeaseLost(f"another relay publishes to {held.topic} now")
-        return tables.lease(tuple(renewed[0]))
+    _write = _read

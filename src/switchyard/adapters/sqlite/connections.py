@@ -144,6 +144,18 @@ def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
     return connection
 
 
+def create_schema(connection: apsw.Connection, sql: str, version: int, problem: str, remedy: str = "") -> None:
+    """Create the schema in a new file; another version raises SchemaMismatch with the problem and what to do."""
+    with connection:
+        found = connection.pragma("user_version")
+        if found == version:
+            return
+        if found or connection.execute("SELECT count(*) FROM sqlite_schema").get:
+            raise SchemaMismatch(f"{problem} of this version (schema {found}, needed {version}){remedy}")
+        connection.execute(sql)
+        connection.pragma("user_version", version)
+
+
 def no_database(path: Path) -> CannotStart:
     """The error of a command that needs an existing database."""
     return CannotStart(

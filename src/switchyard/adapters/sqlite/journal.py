@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
 import structlog
 
-from switchyard.adapters import tables
 from switchyard.adapters.sqlite import identity, rows
 from switchyard.adapters.sqlite.append import (
     APPEND,
@@ -29,17 +28,16 @@ from switchyard.adapters.sqlite.append import (
 )
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.system_clock import boot_id, boot_seconds
-from switchyard.adapters.tables import EVENT_COLUMNS
+from switchyard.adapters.tables import EVENT_COLUMNS, SqlRelayLeases
 from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalBroken, JournalUnavailable
-from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId, WorkerId
+from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId
 from switchyard.domain.journal.changes import Change, Committed, Conflict, Cursor, Outcome, check_kills_alone
 from switchyard.domain.journal.events import JournalEvent
-from switchyard.domain.journal.lines import GENESIS, Place, head_text, link, stamp
+from switchyard.domain.journal.lines import GENESIS, head_text, link, stamp
 from switchyard.domain.orders.amends import by_amend_id
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.risk.exposure import AccountExposure, CurrencyReserve, SymbolExposure
-from switchyard.ports.bus import Lease, LeaseLost
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines, StoredTime, TimeReading
 
@@ -404,32 +402,17 @@ def _stored_time(connection: apsw.Connection) -> StoredTime | None:
     )
 
 
-# SQLite writes a numbered parameter as `?1`.
-_FIND, _CLAIM, _RENEW = (sql.replace("$", "?") for sql in (tables.FIND, tables.CLAIM, tables.RENEW))
-
-
-class SqliteRelayLeases:
+class SqliteRelayLeases(SqlRelayLeases):
     """ports.bus.RelayLeases on SQLite; one process, so a claim always succeeds."""
 
     def __init__(self, connections: Connections, journal: SqliteJournal) -> None:
         self._connections = connections
         self._journal = journal
 
-    async def lease(self, topic: str) -> Lease | None:
-        """The lease of a topic."""
-        row = await self._connections.read(lambda connection: connection.execute(_FIND, (topic,)).fetchone())
-        return None if row is None else tables.lease(row)
+    async def _read(self, sql: str, *values: Any) -> Sequence[Sequence[Any]]:
+        given = rows.parameters(values)
+        return await self._connections.read(lambda connection: connection.execute(sql, given).fetchall())
 
-    async def claim(self, topic: str, owner: WorkerId, read: Lease | None) -> Lease | None:
-        """Become the owner if the lease is still the one that was read."""
-        values = tables.claim_values(topic, owner, read)
-        rows = await self._journal.maintain(lambda connection: connection.execute(_CLAIM, values).fetchall())
-        return tables.lease(rows[0]) if rows else None
-
-    async def renew(self, held: Lease, topic_id: str, place: Place) -> Lease:
-        """Store the place and raise the beat."""
-        values = tables.renew_values(held, topic_id, place)
-        rows = await self._journal.maintain(lambda connection: connection.execute(_RENEW, values).fetchall())
-        if not rows:
-            raise LeaseLost(f"another relay publishes to {held.topic} now")
-        return tables.lease(rows[0])
+    async def _write(self, sql: str, *values: Any) -> Sequence[Sequence[Any]]:
+        given = rows.parameters(values)
+        return await self._journal.maintain(lambda connection: connection.execute(sql, given).fetchall())

@@ -199,7 +199,7 @@ class SqliteKeyStore:
         async with self._one_at_a_time:
             asked, self._asked, self._answers = self._asked, [], None
             return await self._connections.read(
-                lambda connection: [connection.execute(ENTRY, key).fetchone() for key in asked]
+                lambda connection: [connection.execute(ENTRY, rows.parameters(key)).fetchone() for key in asked]
             )
 
     async def entries(

@@ -57,7 +57,10 @@ def json_array(values: Sequence[Any]) -> str:
 
 
 def parameters(values: Iterable[Any]) -> dict[str, Any]:
-    """Values by the numbers of their parameters, `$1`, `$2`, …: times in one form, lists as JSON."""
+    """Values by the numbers of their parameters, `$1`, `$2`, …: times in one form, lists as JSON.
+
+    SQLite takes such a number for a name: a plain sequence would be bound in the order in which the text names them.
+    """
     return {str(number): _stored(value) for number, value in enumerate(values, 1)}
 
 

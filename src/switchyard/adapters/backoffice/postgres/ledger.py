@@ -1,7 +1,7 @@
 """The books in a schema of a PostgreSQL database: how it is opened, replaced and held, and its transactions."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from switchyard.adapters.postgres.connection import (
     CONNECTION_LOST,
     DATABASE_ERRORS,
     Connection,
+    TransactionSession,
     connect,
     single_connection,
 )
@@ -170,28 +171,7 @@ def _group(row: Row) -> ResultGroup:
 async def in_transaction(connection: Connection, work: Callable[[Session], Awaitable[T]]) -> T:
     """Run in a transaction of this connection."""
     async with connection.transaction():
-        return await work(_PostgresSession(connection))
-
-
-class _PostgresSession:
-    """A transaction in progress."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    async def rows(self, sql: str, *values: Any) -> Sequence[Row]:
-        """Run a statement."""
-        records: Sequence[Row] = await self._connection.fetch(sql, *values)
-        return records
-
-    def each(self, sql: str, *values: Any) -> AsyncIterator[Row]:
-        """Run a query through a cursor."""
-        records: AsyncIterator[Row] = aiter(self._connection.cursor(sql, *values))
-        return records
-
-    async def write(self, sql: str, rows: Sequence[Row]) -> None:
-        """Run a statement for each row."""
-        await self._connection.executemany(sql, rows)
+        return await work(TransactionSession(connection))
 
 
 @asynccontextmanager

@@ -10,9 +10,10 @@ import apsw
 import msgspec
 
 from switchyard.adapters.backoffice.breaks import SqlBreaks
+from switchyard.adapters.backoffice.sqlite.files import opened
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.rows import parameters
-from switchyard.domain.errors import AlreadyRunning, CannotStart, JournalUnavailable, SchemaMismatch
+from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.journal.lines import stamp
 from switchyard.domain.reconcile.breaks import Break
 
@@ -64,20 +65,8 @@ class SqliteBreaks(SqlBreaks):
 
     @classmethod
     def _open(cls, path: Path) -> "SqliteBreaks":
-        try:
-            connections = Connections(path)
-        except AlreadyRunning:
-            raise AlreadyRunning(
-                f"another process keeps the breaks in {path}: stop it, or set SWITCHYARD_BACKOFFICE=false for this one"
-            ) from None
-        except apsw.Error as error:
-            raise CannotStart(f"{path} cannot be read: {error}. Put a copy of it back, or move it away") from error
-        try:
-            _prepare(connections.writer, path)
-        except BaseException:
-            connections.close()
-            raise
-        return cls(connections)
+        unreadable = "Put a copy of it back, or move it away"
+        return cls(opened(path, "breaks", SCHEMA, SCHEMA_VERSION, unreadable=unreadable))
 
     async def close(self) -> None:
         """Finish the write in progress and release the file."""
@@ -92,17 +81,6 @@ class SqliteBreaks(SqlBreaks):
         with _available():
             given = parameters(values)
             return await self._connections.read(lambda connection: connection.execute(sql, given).fetchall())
-
-
-def _prepare(connection: apsw.Connection, path: Path) -> None:
-    version = connection.pragma("user_version")
-    if version == SCHEMA_VERSION:
-        return
-    if version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise SchemaMismatch(f"{path} has no breaks of this version (schema {version}, needed {SCHEMA_VERSION})")
-    with connection:
-        connection.execute(SCHEMA)
-        connection.pragma("user_version", SCHEMA_VERSION)
 
 
 def _save(connection: apsw.Connection, breaks: Sequence[Break]) -> int:

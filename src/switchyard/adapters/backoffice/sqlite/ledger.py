@@ -15,11 +15,11 @@ from switchyard.adapters.backoffice.ledger import SqlLedger
 from switchyard.adapters.backoffice.rows import add_amounts, json_text, result_of
 from switchyard.adapters.backoffice.session import Dialect, Row, Session
 from switchyard.adapters.backoffice.sqlite import schema
+from switchyard.adapters.backoffice.sqlite.files import kept_elsewhere, opened
 from switchyard.adapters.files.durable import lock_beside
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.rows import parameters
 from switchyard.domain.books.holdings import Result
-from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
 from switchyard.domain.journal.lines import stamp
 from switchyard.ports.books import LedgerBroken, LedgerUnavailable, ResultGroup, ResultsBy
 
@@ -87,22 +87,17 @@ class SqliteLedger(SqlLedger):
 
     @classmethod
     def _open(cls, path: Path) -> "SqliteLedger":
-        try:
-            connections = Connections(path)
-        except AlreadyRunning:
-            raise _kept_elsewhere(path) from None
-        except apsw.Error as error:
-            raise _unreadable(path, error) from error
-        try:
-            _prepare(connections.writer, path)
-            connections.writer.create_scalar_function("add_amounts", _add_amounts, 2, deterministic=True)
-            return cls(connections)
-        except apsw.Error as error:
-            connections.close()
-            raise _unreadable(path, error) from error
-        except BaseException:
-            connections.close()
-            raise
+        connections = opened(
+            path,
+            "books",
+            schema.SCHEMA,
+            schema.SCHEMA_VERSION,
+            other_version=": move it away, and the books are built again from the journal",
+            unreadable="Put a copy of it back, or run `switchyard backoffice rebuild`, which builds the books again "
+            "from the journal",
+        )
+        connections.writer.create_scalar_function("add_amounts", _add_amounts, 2, deterministic=True)
+        return cls(connections)
 
 
 class SqliteEngine:
@@ -192,46 +187,18 @@ def classified_errors() -> Iterator[None]:
         raise LedgerBroken(f"the books cannot be written: {error}") from error
 
 
+def _add_amounts(*amounts: Any) -> str:
+    first, second = amounts
+    return add_amounts(first, second)
+
+
 @contextmanager
 def locked_books(path: Path) -> Iterator[None]:
     """Keep every other process from the file, without opening it."""
     lock = lock_beside(path)
     if lock is None:
-        raise _kept_elsewhere(path)
+        raise kept_elsewhere(path, "books")
     try:
         yield
     finally:
         os.close(lock)
-
-
-def _kept_elsewhere(path: Path) -> AlreadyRunning:
-    return AlreadyRunning(
-        f"another process keeps the books in {path}: stop it, or set SWITCHYARD_BACKOFFICE=false for this one"
-    )
-
-
-def _unreadable(path: Path, error: apsw.Error) -> CannotStart:
-    return CannotStart(
-        f"{path} cannot be read: {error}. Put a copy of it back, or run `switchyard backoffice rebuild`, which builds "
-        "the books again from the journal"
-    )
-
-
-def _prepare(connection: apsw.Connection, path: Path) -> None:
-    """Create the schema in a new file; another schema is rejected."""
-    version = connection.pragma("user_version")
-    if version == schema.SCHEMA_VERSION:
-        return
-    if version or connection.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise SchemaMismatch(
-            f"{path} has no books of this version (schema {version}, needed {schema.SCHEMA_VERSION}): move it away, "
-            "and the books are built again from the journal"
-        )
-    with connection:
-        connection.execute(schema.SCHEMA)
-        connection.pragma("user_version", schema.SCHEMA_VERSION)
-
-
-def _add_amounts(*amounts: Any) -> str:
-    first, second = amounts
-    return add_amounts(first, second)
