@@ -187,6 +187,50 @@ async def test_a_decision_waits_for_the_commit_that_it_builds_on(proposing: Prop
     assert [order.version, order.filled_qty] == [4, 10]
 
 
+async def test_a_decision_does_not_wait_for_the_changes_that_callers_have_decided_on_its_order(
+    proposing: Proposing,
+) -> None:
+    """A worker's page has orders of all accounts: it must not wait while one account keeps changing one order."""
+    state, other = await proposing.sending(2)
+    cancel = decisions.request_cancel(state, START)
+    assert cancel is not None
+    proposing.journal.gate.clear()
+    cancels = [asyncio.ensure_future(proposing.sequencer.commit(cancel)) for _ in range(20)]
+    page = asyncio.ensure_future(decide_all(proposing.sequencer.propose, [settle(state), settle(other)]))
+    await asyncio.sleep(0)
+
+    proposing.journal.gate.set()
+    answers = await page
+
+    assert all(isinstance(answer, Decided) for answer in answers)
+    assert len(proposing.journal.groups) <= 3, "two changes may have been before it, not twenty"
+    assert sum(isinstance(outcome, Committed) for outcome in await asyncio.gather(*cancels)) == 1
+
+
+async def test_a_conflict_of_a_change_on_an_older_state_leaves_the_newer_one_in_memory(proposing: Proposing) -> None:
+    """Otherwise a decision finds no state to be made on, for as long as one caller's changes conflict."""
+    [state] = await proposing.sending()
+    cancel = decisions.request_cancel(state, START)
+    assert cancel is not None
+    assert isinstance(await proposing.sequencer.commit(cancel), Committed)
+
+    assert isinstance(await proposing.sequencer.commit(cancel), Conflict)
+
+    newest = proposing.sequencer.states.order(state.order.order_id)
+    assert newest is not None and newest.order.version == state.order.version + 1
+
+
+async def test_a_conflict_of_a_change_removes_the_state_on_which_it_was_decided(proposing: Proposing) -> None:
+    [state] = await proposing.sending()
+    await proposing.write_elsewhere(decisions.record_sent(state, state.row("new", 1), "venue-1", START))
+    cancel = decisions.request_cancel(state, START)
+    assert cancel is not None
+
+    assert isinstance(await proposing.sequencer.commit(cancel), Conflict)
+
+    assert proposing.sequencer.states.order(state.order.order_id) is None
+
+
 async def test_a_lost_answer_leaves_no_state_in_memory(proposing: Proposing) -> None:
     """The page is proposed again, and what was committed after all is not written twice."""
     states = await proposing.sending(3)

@@ -72,6 +72,11 @@ class Decision:
         self.followers: list[Decision] | None = None
         """Others with the same idempotency key, which the outcome of this one answers."""
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether its caller has decided the change."""
+        return self.change is not None
+
 
 def of_order(decision: Decision, done: Callable[[Answer], None], *, was_read: bool) -> Decision:
     """Return the decision, ready to be gathered, perhaps once more."""
@@ -265,7 +270,7 @@ class Group:
 def gather(
     pending: deque[Decision], states: OrderStateCache, in_flight: Sequence[Set[Hashable]], size_max: int
 ) -> Group:
-    """Take the next group from `pending`, in the order of arrival; what must wait stays at its front.
+    """Take the next group from `pending`, in the order of arrival; what must wait stays at its front, changes last.
 
     `in_flight` are the rows of the groups that are being committed.
     """
@@ -297,6 +302,9 @@ def gather(
             blocked.update(decision.rows)
         else:
             group.add(decision)
+    # First what is decided when it is taken: a stage waits for its whole page, with the orders of all accounts, while a
+    # change that its caller has decided is stale as soon as another one of its rows is committed.
+    deferred.sort(key=attrgetter("is_fixed"))
     pending.extendleft(reversed(deferred))
     group.deferred = len(deferred)
     return group

@@ -115,9 +115,15 @@ class OrderStateCache:
             self._keep_position(key, position)
 
     def forget(self, change: Change) -> None:
-        """Remove what a change was about: it conflicted, or its outcome is not known."""
-        for order in change.orders:
-            self._forget(order.order_id)
+        """Remove what a change was about: it conflicted, or its outcome is not known.
+
+        A state that is newer than the one on which the change was decided stays: it is why the change conflicted. If it
+        were removed, callers that keep changing one order would keep every stage from deciding on it.
+        """
+        for base, order in change.order_updates:
+            known = self.orders.get(order.order_id)
+            if known is not None and known.order.version <= base:
+                self._forget(order.order_id)
         for position in change.positions:
             self.positions.pop(position.key, None)
 
