@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes
-from switchyard.adapters.memory.quotes import FixedQuotes
+from switchyard.adapters.memory.venue import FixedQuotes
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.adapters.venues.paper.market import PaperQuotes

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from switchyard.adapters.memory.cache import MemoryBuckets
-from switchyard.adapters.memory.quotes import FixedQuotes
+from switchyard.adapters.memory.venue import FixedQuotes
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain import decisions
 from switchyard.domain.ids import KillId, OrderId, VenueName, WorkerId

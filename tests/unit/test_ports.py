@@ -23,8 +23,7 @@ from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.kafka.messages import PartitionSource
 from switchyard.adapters.kafka.publisher import KafkaPublisher
 from switchyard.adapters.memory.cache import MemoryBuckets, MemoryCache, MemoryRate
-from switchyard.adapters.memory.quotes import FixedQuotes
-from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.memory.venue import FixedQuotes, NullVenue
 from switchyard.adapters.otlp.tracer import OtlpSpan, OtlpTracer
 from switchyard.adapters.pdca.queue import SqlQueue
 from switchyard.adapters.pdca.requests import SqlRequests

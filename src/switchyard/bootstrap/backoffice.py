@@ -156,11 +156,9 @@ class Parent(QuoteLookup, Protocol):
 
     def on_recheck(self, callback: Callable[[str], None]) -> None:
         """Call back with a recheck that a command wants carried out."""
-        ...
 
     async def restrict(self, account: AccountId, strategy: str, reason: str, kill_id: KillId) -> Kill:
         """Make the strategy reduce-only."""
-        ...
 
 
 class BackOffice:

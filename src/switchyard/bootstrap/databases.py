@@ -211,73 +211,58 @@ class Database(Protocol):
 
     async def identity(self) -> str:
         """Which database this is among copies of it: the same for all processes that use it, another one for a copy."""
-        ...
 
     @property
     def journal(self) -> EpochJournal:
         """Load, append and read."""
-        ...
 
     @property
     def queries(self) -> DatabaseQueries:
         """Read-only queries."""
-        ...
 
     @property
     def liveness(self) -> Liveness:
         """Which workers are alive."""
-        ...
 
     @property
     def lanes(self) -> Lanes:
         """Which worker owns which lanes."""
-        ...
 
     @property
     def relay_leases(self) -> RelayLeases:
         """Which relay publishes to a topic, and how far it is."""
-        ...
 
     @property
     def time(self) -> DatabaseTime:
         """The wall clock and the offset that processes share."""
-        ...
 
     @property
     def keys(self) -> KeyStore:
         """The idempotency keys."""
-        ...
 
     @property
     def accounts(self) -> Accounts:
         """What accounts have open."""
-        ...
 
     @property
     def kills(self) -> Kills:
         """The kills, and the orders that each has to end."""
-        ...
 
     @property
     def strategy_orders(self) -> StrategyOrders:
         """The orders of strategies, for rechecks."""
-        ...
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Call back after a commit of another process."""
-        ...
 
     def on_held_wal(self, callback: Callable[[], None]) -> None:
         """Call back while a reader keeps a SQLite file's WAL from being restarted; never on PostgreSQL."""
-        ...
 
     def longest_read_seconds(self) -> float:
         """How long the oldest read of a SQLite file that another process writes has lasted; 0 on PostgreSQL."""
-        ...
 
     async def close(self) -> None:
         """Close the connections."""
-        ...
 
 
 def sqlite_path(settings: Settings) -> Path:

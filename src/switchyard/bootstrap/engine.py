@@ -141,16 +141,13 @@ class Office(Protocol):
     @property
     def problem(self) -> str | None:
         """Why it does not run, if it does not."""
-        ...
 
     @property
     def url(self) -> str | None:
         """Where it listens; None until it does."""
-        ...
 
     def run_recheck(self, request_id: str) -> None:
         """Carry out a stored recheck, in the background."""
-        ...
 
 
 class Engine:

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes, UnreadableRecord
 from switchyard.adapters.memory.cache import MemoryBuckets
-from switchyard.adapters.memory.quotes import FixedQuotes
-from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.memory.venue import FixedQuotes, NullVenue
 from switchyard.adapters.venues.http.messages import VenueNames
 from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.adapters.venues.http.venue import SENDS, HttpVenue

@@ -136,7 +136,6 @@ class Ledger(Protocol):
 
     async def claim(self, source: str, start: SourcePosition) -> Claim:
         """Raise the source's generation, durably, and return how far it was read: `start` for a new one."""
-        ...
 
     async def post(self, claim: Claim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
         """Book the events and move the source's position, in one transaction; durable on return.
@@ -145,43 +144,34 @@ class Ledger(Protocol):
         it is missing, halts that account: it and the account's later events are not booked, the other accounts' are.
         Raises OwnershipLost if the source has another generation or position, and LedgerUnavailable and LedgerBroken.
         """
-        ...
 
     async def sources(self) -> list[SourceState]:
         """Return every source that was ever claimed, by name."""
-        ...
 
     async def reset(self, source: str, start: SourcePosition) -> None:
         """Have the source read again from `start`, by a new generation; what was read before is dropped again."""
-        ...
 
     async def count(self) -> int:
         """Return the number of entries of all accounts."""
-        ...
 
     async def halted(self, limit: int) -> list[HaltedAccount]:
         """Return the accounts that have halted, by id."""
-        ...
 
     async def entries(self, wanted: EntryFilter) -> list[StoredEntry]:
         """Return entries in order of their numbers, at most ENTRIES_MAX."""
-        ...
 
     async def strategy_entries(
         self, account: AccountId, strategy: str, after: EntryKey | None, limit: int
     ) -> list[StoredEntry]:
         """Return the next entries of an account's strategy, by time and number."""
-        ...
 
     async def holdings(
         self, account: AccountId, after_symbol: str, after_currency: str, limit: int, *, flat: bool = True
     ) -> list[Holding]:
         """Return positions by symbol and currency, after those; with or without flat ones."""
-        ...
 
     async def balances(self, account: AccountId, after_unit: str, limit: int) -> list[Balance]:
         """Return the sums of the money accounts of the next `limit` currencies after this one, by currency."""
-        ...
 
 
 class DumpedEntry(msgspec.Struct, frozen=True):
@@ -197,33 +187,26 @@ class LedgerDump(Protocol):
 
     async def dumped_accounts(self, after: AccountId, limit: int) -> list[BookedAccount]:
         """Return the accounts."""
-        ...
 
     async def dumped_entries(self, account: AccountId, after: int, limit: int) -> list[DumpedEntry]:
         """Return entries of an account, by number."""
-        ...
 
     async def dumped_orders(self, after: OrderId, limit: int) -> list[BookedOrder]:
         """Return orders of all accounts."""
-        ...
 
     async def dumped_holdings(self, after: HoldingKey, limit: int) -> list[Holding]:
         """Return positions of one account, the key's."""
-        ...
 
     async def dumped_balances(self, after: BalanceKey, limit: int) -> list[tuple[BalanceKey, Decimal]]:
         """Return balances of one account, the key's, by unit and ledger account."""
-        ...
 
     async def dumped_results(self, after: ResultKey, limit: int) -> list[tuple[ResultKey, Result]]:
         """Return results of one account, the key's, by day, symbol, currency and strategy."""
-        ...
 
     async def dumped_day_balances(
         self, after: tuple[BalanceKey, date], limit: int
     ) -> list[tuple[tuple[BalanceKey, date], Decimal]]:
         """Return the balances of one account, the key's, at the ends of days, by unit, ledger account and day."""
-        ...
 
 
 class AccountTables(msgspec.Struct, frozen=True):
@@ -239,15 +222,12 @@ class LedgerLookup(Protocol):
 
     async def find_entries(self, entry_ids: Sequence[str]) -> list[StoredEntry]:
         """Return the entries that exist, in any order; at most ENTRIES_MAX ids."""
-        ...
 
     async def find_account(self, account: AccountId) -> BookedAccount | None:
         """Return the account's row."""
-        ...
 
     async def tables(self, account: AccountId) -> AccountTables:
         """Return the account's tables and head at one moment; its positions and balances bound their size."""
-        ...
 
 
 ResultsBy = Literal["day", "symbol", "strategy"]
@@ -269,21 +249,17 @@ class LedgerReports(Protocol):
         self, account: AccountId, by: ResultsBy, days: tuple[date, date], after: tuple[str, str], limit: int
     ) -> list[ResultGroup]:
         """Return the results of the days from the first to the last, by name and currency."""
-        ...
 
     async def closing_balances(self, account: AccountId, day: date, after_unit: str, limit: int) -> list[Balance]:
         """Return the money accounts of the next `limit` currencies at the end of a day."""
-        ...
 
     async def closing_holdings(
         self, account: AccountId, day: date, after: tuple[str, str], limit: int
     ) -> list[Holding]:
         """Return the positions that were not flat at the end of a day, by symbol and currency."""
-        ...
 
     async def open_holdings(self, account: AccountId, strategies: bool, limit: int) -> list[Holding]:
         """Return the positions that are not flat now: of the account, or of its strategies."""
-        ...
 
 
 class Entered(msgspec.Struct, frozen=True):
@@ -304,18 +280,15 @@ class ManualLedger(Protocol):
         was booked, and OutcomeUnknown where it may be: the same key books once. A ledger with a clock of its own
         rejects a time that is ahead of it.
         """
-        ...
 
     async def adopt(self, adoption: Adoption, source: str, position: SourcePosition) -> int:
         """Follow the journal of a new epoch from this position on, and return how many entries it does not have.
 
         These are the orphans: what is booked stays. The source gets a new generation.
         """
-        ...
 
     async def adoptions(self) -> list[Adoption]:
         """Return the adoptions, by epoch."""
-        ...
 
     async def orphans(self, after: tuple[AccountId, int], limit: int) -> list[StoredEntry]:
         """Return the entries that the adopted journal does not have, by account and number, after that one.
@@ -323,15 +296,12 @@ class ManualLedger(Protocol):
         They stay in the books, with their effect on positions and balances, until a person reverses them. An entry
         whose execution the journal reports again is an orphan no more.
         """
-        ...
 
     async def carried(self, account: AccountId, after: int, limit: int) -> list[StoredEntry]:
         """Return the entries of an account that a rebuild must carry over, by number: people's, and orphans."""
-        ...
 
     async def carry(self, entry: LedgerEntry) -> None:
         """Book an entry of other books at the end of its account's chain, in a rebuild."""
-        ...
 
 
 class PlacedEvent(msgspec.Struct, frozen=True):
@@ -362,11 +332,9 @@ class RebuildTarget(Protocol):
 
     async def is_empty(self) -> bool:
         """Return whether the database has no events and no rows."""
-        ...
 
     async def load_events(self, events: Sequence[PlacedEvent]) -> None:
         """Add the next events with their numbers, times and hashes unchanged."""
-        ...
 
     async def load_state(
         self,
@@ -379,11 +347,9 @@ class RebuildTarget(Protocol):
         kill_orders: Collection[KillOrder] = (),
     ) -> None:
         """Add the rows derived from the events."""
-        ...
 
     async def finish(self, new: RebuiltIdentity) -> None:
         """Set the journal's identity and commit."""
-        ...
 
 
 # Bounds the memory of one read: a page of 1,000, and one break more that shows whether there is another page.
@@ -405,11 +371,9 @@ class BreakStore(Protocol):
 
     async def page(self, wanted: BreakFilter) -> list[Break]:
         """Return breaks sorted by id, at most BREAKS_MAX."""
-        ...
 
     async def find(self, break_ids: Sequence[str]) -> dict[str, Break]:
         """Return those that exist, closed ones included."""
-        ...
 
     async def save(self, breaks: Sequence[Break]) -> int:
         """Write each in its newest version, in one transaction; returns how many were written.
@@ -418,12 +382,9 @@ class BreakStore(Protocol):
         one; another one is left out, because a person or another process changed it meanwhile. Each new version is
         added to the history.
         """
-        ...
 
     async def history(self, break_id: str, limit: int) -> list[Break]:
         """Return the newest versions of a break, the newest first, at most BREAKS_MAX."""
-        ...
 
     async def counts(self) -> Mapping[tuple[BreakClass, BreakState], int]:
         """Return how many breaks there are by class and state."""
-        ...

@@ -29,11 +29,9 @@ class Publisher(Protocol):
         `former_id` is the one that this returned before, also in another process, or empty. Raises TopicResized if it
         is the same topic with another number of partitions.
         """
-        ...
 
     async def topic_id(self, former_id: str) -> str:
         """Return the topic's id as it is now. Raises BusUnavailable and TopicResized."""
-        ...
 
     async def send(self, events: Sequence[BusEvent]) -> "Future[None]":
         """Hand linked events (`previous_seq`) over and return their delivery: done when the brokers have stored all.
@@ -41,11 +39,9 @@ class Publisher(Protocol):
         The delivery raises BusUnavailable if they did not; then later ones may not be stored either, and the publisher
         has to be closed.
         """
-        ...
 
     async def close(self) -> None:
         """Drop what was not delivered and disconnect; it can be opened again."""
-        ...
 
 
 class LeaseLost(SwitchyardError):
@@ -72,15 +68,12 @@ class RelayLeases(Protocol):
 
     async def lease(self, topic: str) -> Lease | None:
         """Return the lease; none before the first claim."""
-        ...
 
     async def claim(self, topic: str, owner: WorkerId, read: Lease | None) -> Lease | None:
         """Become the owner if the lease is still the one that was read; none if it is not."""
-        ...
 
     async def renew(self, held: Lease, topic_id: str, place: Place) -> Lease:
         """Store the place and raise the beat; durable on return. Raises LeaseLost if another relay is the owner."""
-        ...
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -97,16 +90,13 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """Names the source for ever: `journal`, or `kafka:<topic id>/<partitions>:<partition>`."""
-        ...
 
     @property
     def start(self) -> SourcePosition:
         """The position before the first event."""
-        ...
 
     async def check(self, position: SourcePosition) -> None:
         """Raise HistoryMismatch unless a reader may continue at this position; Unavailable if it cannot tell."""
-        ...
 
     async def page(self, after: SourcePosition, limit: int) -> Page:
         """Return the next events, at most `limit`; none, at the same position, where there are none yet.
@@ -114,11 +104,9 @@ class Source(Protocol):
         The journal raises HistoryMismatch where the first does not follow the position, or one the one before it. A
         partition holds some accounts only: there, the ledger finds a gap by `BusEvent.previous_seq`.
         """
-        ...
 
     async def lag(self, position: SourcePosition) -> int:
         """Return how many events are after the position, about."""
-        ...
 
 
 class Bus(Protocol):
@@ -126,12 +114,9 @@ class Bus(Protocol):
 
     async def sources(self) -> Sequence[Source]:
         """Return the sources that are assigned to this process now; asked again and again, because it changes."""
-        ...
 
     async def left_to_others(self, states: Sequence[SourceState]) -> int:
         """Return how many events wait for another process that alone may read them; `states` is how far it is."""
-        ...
 
     async def release(self, source: Source) -> None:
         """Give a source up after another process has claimed it; `sources` may assign it again later."""
-        ...

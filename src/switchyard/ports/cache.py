@@ -87,27 +87,21 @@ class Cache(Protocol):
 
     async def get(self, account: AccountId, operation: str, key: str) -> CacheEntry | None:
         """Return the entry, or None if there is no authentic one."""
-        ...
 
     def put(self, entry: CacheEntry) -> None:
         """Store the entry in the background; a lost write is a later miss."""
-        ...
 
     async def forget(self, account: AccountId, operation: str, key: str) -> None:
         """Remove the entry; if the cache cannot be reached, the entry stays until it expires."""
-        ...
 
     async def stats(self) -> CacheStats:
         """Return size and hit rate."""
-        ...
 
     async def run(self) -> None:
         """Do the background work until cancelled."""
-        ...
 
     async def close(self) -> None:
         """Close the connections."""
-        ...
 
 
 CacheError = Literal[
@@ -123,19 +117,15 @@ class CacheWatch(Protocol):
 
     def looked_up(self, *, hit: bool) -> None:
         """Count a finished lookup."""
-        ...
 
     def failed(self, kind: CacheError) -> None:
         """Count a failure that the cache hid from its caller."""
-        ...
 
     def expired(self, entries: int) -> None:
         """Count entries that were removed because their time was over."""
-        ...
 
     def holds(self, entries: int) -> None:
         """Set the number of entries."""
-        ...
 
 
 class TokenBuckets(Protocol):
@@ -143,15 +133,12 @@ class TokenBuckets(Protocol):
 
     async def take(self, account: str) -> timedelta | None:
         """Take a token and return None, or return how long to wait for the next one."""
-        ...
 
     async def put_back(self, account: str) -> None:
         """Return a token that was not needed."""
-        ...
 
     async def wait(self, account: str) -> timedelta | None:
         """Return how long `take` would have to wait; takes nothing."""
-        ...
 
 
 class Counted(NamedTuple):
@@ -170,8 +157,6 @@ class SharedRate(Protocol):
 
     async def count(self, client: str) -> Counted:
         """Count a request, or reject it; never raises."""
-        ...
 
     async def take(self, client: str) -> timedelta | None:
         """Count a request and return None, or return how long to wait; never raises."""
-        ...

@@ -15,20 +15,16 @@ class Clock(Protocol):
 
         None if there was no such jump, and for clocks that no key is judged by.
         """
-        ...
 
     @property
     def stepped_ahead(self) -> timedelta:
         """How much of that jump has certainly not passed: the wall clock was stepped while this machine ran on."""
-        ...
 
     def now(self) -> datetime:
         """Return the current time in UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Return seconds that never decrease, for measuring durations."""
-        ...
 
 
 class Randomness(Protocol):
@@ -36,11 +32,9 @@ class Randomness(Protocol):
 
     def bits(self, count: int) -> int:
         """Return an integer of `count` unpredictable bits."""
-        ...
 
     def jitter(self) -> float:
         """Return a number between -1 and 1."""
-        ...
 
 
 def fresh_ulid(clock: Clock, randomness: Randomness) -> str:

@@ -14,38 +14,30 @@ class AuditFile(Protocol):
     @property
     def name(self) -> str:
         """The file's path, for messages."""
-        ...
 
     def lock(self) -> bool:
         """Make this process the only writer; false while another process is."""
-        ...
 
     def recover(self, durable_seq: int) -> Head:
         """Open for appending, truncate torn lines at the end, and return the last line's place.
 
         Lines up to `durable_seq` were synced before: if one of them is unreadable, raises HistoryMismatch.
         """
-        ...
 
     def moved_aside(self, epoch: int) -> Head:
         """The last line's place in the file that was renamed when the epoch began; seq 0 if there is no such file."""
-        ...
 
     def append(self, page: bytes) -> None:
         """Write whole lines; after an error only `recover` can tell how many were written."""
-        ...
 
     def sync(self) -> None:
         """Make all appended lines durable."""
-        ...
 
     def close(self) -> None:
         """Close the file and release the lock."""
-        ...
 
     def lines(self) -> Iterator[bytes]:
         """All lines with their line ends, in pieces of at most LINE_BYTES_MAX; needs no lock."""
-        ...
 
 
 class DiskSpace(msgspec.Struct, frozen=True):
@@ -61,4 +53,3 @@ class Disks(Protocol):
 
     async def measure(self) -> Mapping[str, DiskSpace]:
         """Return the space of each folder; one that cannot be measured is left out."""
-        ...

@@ -52,17 +52,14 @@ class Journal(Protocol):
 
     async def load(self, order_ids: Sequence[OrderId]) -> Mapping[OrderId, OrderState]:
         """Return the orders that exist, each with all of its outbox rows."""
-        ...
 
     async def load_by_client_order_id(
         self, ids: Sequence[VenueClientOrderId]
     ) -> Mapping[VenueClientOrderId, OrderState]:
         """Return the orders with these venue client order ids, or with amends of these ids, with all outbox rows."""
-        ...
 
     async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:
         """Return the positions that exist; a position exists from its first fill on."""
-        ...
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group of changes in one transaction and return an outcome for each; durable on return.
@@ -77,47 +74,37 @@ class Journal(Protocol):
         Raises HistoryMismatch, and writes nothing, if the database no longer has the last event that this object has
         `seen` or has another epoch: an older database is in its place.
         """
-        ...
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
         """Return the next events in order, at most PAGE_MAX."""
-        ...
 
     async def lines(self, shard: int, after_seq: int, limit: int) -> Lines | None:
         """Return the next events as lines, concatenated by the database; None if there are none."""
-        ...
 
     async def head(self, shard: int) -> Head:
         """Return the last event's place."""
-        ...
 
     @property
     def history(self) -> str:
         """Return the name of what this process reads: another one after a failover, constant without one."""
-        ...
 
     async def confirm(self) -> None:
         """Wait until a failover to the synchronous standby would lose nothing that was read under `history` before.
 
         For what is kept from earlier reads, which wait themselves. Free where no standby is named.
         """
-        ...
 
     def seen(self, shard: int) -> Head | None:
         """Return the head after the last append or, before that, at the first call of `head`; none before both."""
-        ...
 
     async def last_event(self, shard: int, up_to_seq: int) -> Head:
         """Return the place of the last event with a number up to this one; seq 0 and the genesis hash if none."""
-        ...
 
     async def epochs(self, shard: int) -> list[Epoch]:
         """Return all epochs, the oldest first."""
-        ...
 
     async def cursor(self, name: str) -> Cursor | None:
         """Return the stored position of a reader."""
-        ...
 
 
 # A new epoch starts this far above the highest number found anywhere: numbers that were published and are lost in the
@@ -132,7 +119,6 @@ class Epochs(Protocol):
 
     async def installation(self) -> Installation:
         """Return the identity that was made with the schema."""
-        ...
 
     async def open_epoch(self, above_epoch: int, above_seq: int, now: datetime, marker: Cursor | None = None) -> Head:
         """Start an epoch above both numbers and above all of the journal and its readers' cursors; return its head.
@@ -141,7 +127,6 @@ class Epochs(Protocol):
         stored in the same transaction, with the new epoch and the number of its head. Every other process that has
         appended or read the head before gets HistoryMismatch at its next append.
         """
-        ...
 
 
 class HeadFile(Protocol):
@@ -150,28 +135,22 @@ class HeadFile(Protocol):
     @property
     def name(self) -> str:
         """The file's path, for messages."""
-        ...
 
     @property
     def is_shared(self) -> bool:
         """Whether processes with other data folders and keys write it too; it may then be out of reach."""
-        ...
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other processes from writing between a read and a write; OSError if another one keeps it locked."""
-        ...
 
     def read(self) -> bytes | None:
         """The content, or none if the file does not exist."""
-        ...
 
     def write(self, content: bytes) -> None:
         """Replace the content durably; a crash leaves either the old content or the new."""
-        ...
 
     def close(self) -> None:
         """Release what the calls need."""
-        ...
 
 
 class Lease(Protocol):
@@ -180,15 +159,12 @@ class Lease(Protocol):
     @property
     def name(self) -> str:
         """For messages."""
-        ...
 
     def take(self, holder: str, ttl: timedelta) -> str:
         """Take the lease if it is free, or renew it; returns who holds it then."""
-        ...
 
     def close(self) -> None:
         """Disconnect; the lease expires by itself."""
-        ...
 
 
 class StoredTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,11 +202,9 @@ class DatabaseTime(Protocol):
 
     async def read(self) -> TimeReading:
         """Return the database's times."""
-        ...
 
     async def store(self, time: StoredTime, *, read: StoredTime | None) -> bool:
         """Replace the time that was read; returns False, and changes nothing, if another process has replaced it."""
-        ...
 
 
 # How long the kernel may still deliver what a process wrote before it ended: closing a socket, also by a kill, leaves
@@ -247,11 +221,9 @@ class Liveness(Protocol):
     def send_lingers(self) -> timedelta:
         """How long bytes of a send may still reach the venue after its worker's lock became free: `KERNEL_HOLD`, and
         where a free lock does not prove the process's exit, also the longest time that an attempt can take."""
-        ...
 
     async def hold(self, worker: WorkerId) -> None:
         """Take the worker's lock until the process ends."""
-        ...
 
     async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
         """Return the workers whose lock is free.
@@ -259,7 +231,6 @@ class Liveness(Protocol):
         A free lock proves that the session has ended. A worker that lost only its connection looks the same until it
         has taken its lock again, so before `send_lingers` has passed, resend only to a venue that deduplicates forever.
         """
-        ...
 
 
 class Turn(Protocol):
@@ -267,8 +238,6 @@ class Turn(Protocol):
 
     async def is_ours(self) -> bool:
         """Return whether this process has the turn now; takes it where it is free."""
-        ...
 
     async def give_up(self) -> None:
         """Release it, so that another process may take it."""
-        ...

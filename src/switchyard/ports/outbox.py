@@ -73,7 +73,6 @@ class OutboxQueries(Protocol):
         last row of the previous page. A state that is `known` with the row's
         present version is not read again; the rest of it may be older than the database.
         """
-        ...
 
     async def never_sent(
         self, venues: Sequence[VenueName], lanes: Sequence[int] | None, limit: int, *, after: int = 0
@@ -82,7 +81,6 @@ class OutboxQueries(Protocol):
 
         `after` is the journal number of the last row of the previous page; `lanes` None means all of them.
         """
-        ...
 
     async def unsettled(
         self,
@@ -96,23 +94,18 @@ class OutboxQueries(Protocol):
 
         `venue` restricts the result to one venue; `after` is the key of the last row of the previous page.
         """
-        ...
 
     async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, QueueHead]:
         """Return, for each venue with a queue, the first order in journal order without an attempt."""
-        ...
 
     async def accepted_since(self, seq: int) -> int:
         """Return how many orders were accepted after this event."""
-        ...
 
     async def unsettled_since(self, status: Literal["sending", "uncertain"], times: Sequence[datetime]) -> list[int]:
         """Return, for each time, how many rows have had this status, unchanged, since then or longer."""
-        ...
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Return the number of unfinished rows by status."""
-        ...
 
 
 NOTHING_DECLARED: Final[Mapping[VenueName, str]] = MappingProxyType({})
@@ -136,7 +129,6 @@ class Lanes(Protocol):
         `declared` is what the worker's settings say of each venue. Raises DifferentDeclarations, and holds nothing,
         where a live worker declares something else of one of them.
         """
-        ...
 
 
 def difference(
@@ -156,20 +148,15 @@ class OutboxListing(Protocol):
 
     async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
         """Return rows of one status, oldest first."""
-        ...
 
     async def rows_of(self, order_id: OrderId) -> Sequence[OutboxRow]:
         """Return the rows of one order, sorted by their keys; none if there is no such order."""
-        ...
 
     async def history_of(self, order_id: OrderId, limit: int) -> tuple[Order, Sequence[JournalEvent]] | None:
         """Return one order with its first events, in journal order; none if there is no such order."""
-        ...
 
     async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
         """Return the last `OrderUncertain` events of one order, newest first."""
-        ...
 
     async def cursors(self, names: Sequence[str]) -> tuple[Mapping[str, str], datetime]:
         """Return the texts of the cursors of these names that exist, and the database's time."""
-        ...

@@ -35,11 +35,9 @@ class Queries(Protocol):
 
     async def order(self, order_id: OrderId) -> Order | None:
         """Return one order."""
-        ...
 
     async def orders(self, wanted: OrderFilter) -> list[Order]:
         """Return a page of an account's orders, newest first."""
-        ...
 
     async def last_events(
         self,
@@ -51,32 +49,26 @@ class Queries(Protocol):
         limit: int,
     ) -> list[JournalEvent]:
         """Return the last events of an order or of an account between two numbers, in journal order."""
-        ...
 
     async def events_after(
         self, seq: int, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
     ) -> list[JournalEvent]:
         """Return the next events of an order or of an account after `seq`."""
-        ...
 
     async def first_seq_at(self, at: datetime) -> int:
         """Return a number above every event before that time and not above any event at or after it."""
-        ...
 
     async def positions(self, account_id: AccountId, *, after: str = ACCOUNT_TOTAL, limit: int) -> list[Position]:
         """Return a page of an account's positions, flat ones included, sorted by the bytes of their symbols.
 
         The account's own results come before all symbols, so the default leaves them out.
         """
-        ...
 
     async def open_orders(self, venue: VenueName, *, after: OrderId | None = None, limit: int) -> list[Order]:
         """Return a page of the orders that are open at a venue according to our rows, sorted by id."""
-        ...
 
     async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> Mapping[str, Execution]:
         """Return those of the execution ids that were recorded, with the order or stray of each."""
-        ...
 
     async def matched_strays(self, venue: VenueName, *, after: str = "", limit: int) -> list[Execution]:
         """Return a page of a venue's reports that were filed as strays and whose order exists now, sorted by id.
@@ -84,7 +76,6 @@ class Queries(Protocol):
         Also if the order is at another venue, or waits or is in doubt under an earlier id of the same key: it may be
         the stray's order.
         """
-        ...
 
 
 KeyId = tuple[str, str, str]
@@ -108,13 +99,11 @@ class KeyStore(Protocol):
 
         Raises OutcomeUnknown if there is one that a failover to the synchronous standby would lose.
         """
-        ...
 
     async def entries(
         self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
     ) -> list[KeyEntry]:
         """Return entries created after `since` whose keys lie between `first` and `last`, both included."""
-        ...
 
     async def reap(
         self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int, kept: Collection[str] = ()
@@ -123,7 +112,6 @@ class KeyStore(Protocol):
 
         Entries of the operations `kept` stay.
         """
-        ...
 
 
 class Kills(Protocol):
@@ -131,15 +119,12 @@ class Kills(Protocol):
 
     async def active(self) -> Sequence[Kill]:
         """Return all active kills, the oldest first; their number is bounded."""
-        ...
 
     async def find(self, kill_id: KillId) -> Kill | None:
         """Return one kill, active or cleared."""
-        ...
 
     async def newest(self, *, before: int | None = None, limit: int) -> Sequence[Kill]:
         """Return a page of all kills, newest first; `before` is the position of the last one of the previous page."""
-        ...
 
     async def orders_of(
         self, kill_id: KillId, *, after: OrderId | None = None, only_open: bool = False, limit: int
@@ -148,7 +133,6 @@ class Kills(Protocol):
 
         `only_open` leaves out those that have ended since.
         """
-        ...
 
 
 class UnfinishedFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,11 +162,9 @@ class Accounts(Protocol):
 
     async def unfinished_orders(self, wanted: UnfinishedFilter) -> list[Order]:
         """Return a page of the orders that have not ended, sorted by id, in doubt or not sent yet included."""
-        ...
 
     async def open_positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
         """Return a page of the positions that are not flat, sorted by the bytes of their symbols."""
-        ...
 
 
 class Exposures(Protocol):
@@ -193,11 +175,9 @@ class Exposures(Protocol):
 
         Unless it has to be fresh, it may be some milliseconds older than the call.
         """
-        ...
 
     async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
         """Return all totals and positions of an account, with the number of its orders from the id `since` on."""
-        ...
 
 
 class Reservations(Protocol):
@@ -205,7 +185,6 @@ class Reservations(Protocol):
 
     async def reserved(self) -> Mapping[str, CurrencyReserve]:
         """Return what the open orders of all accounts reserve, by settlement currency; empty where no limit is set."""
-        ...
 
 
 class OrderDump(Protocol):
@@ -213,12 +192,9 @@ class OrderDump(Protocol):
 
     def all_orders(self) -> AsyncIterator[Order]:
         """Yield every order, sorted by the bytes of its id."""
-        ...
 
     async def wrong_totals(self) -> list[TotalsKey]:
         """The accounts, symbols and currencies whose kept totals are not those of their open orders, sorted."""
-        ...
 
     async def wrong_unfinished(self) -> list[OrderId]:
         """Orders that are wrongly kept among the unfinished ones, or are missing there, sorted; a page at most."""
-        ...

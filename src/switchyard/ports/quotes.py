@@ -14,11 +14,9 @@ class Quotes(Protocol):
 
     def quote(self, venue: VenueName, symbol: str) -> Quote | None:
         """Return the quote that this process has; does not wait."""
-        ...
 
     async def ask(self, venue: VenueName, symbol: str) -> Quote | None:
         """Return the same; where the symbol was not asked for yet, wait briefly for its first quote."""
-        ...
 
 
 class QuoteLookup(Protocol):
@@ -26,7 +24,6 @@ class QuoteLookup(Protocol):
 
     async def look_up(self, wanted: Sequence[tuple[VenueName, str]], *, waits: bool = False) -> Sequence[Quote | None]:
         """Return a quote for each of these; `waits`: briefly, for the first one of a symbol that is not polled yet."""
-        ...
 
 
 class TimedQuote(msgspec.Struct, frozen=True):
@@ -42,11 +39,9 @@ class QuoteSource(Protocol):
 
     def current(self, symbol: str) -> TimedQuote | None:
         """Return the newest quote that this process has; called for every order, so it does no I/O."""
-        ...
 
     async def ask(self, symbol: str) -> TimedQuote | None:
         """Return the same; where the symbol was not asked for yet, wait briefly for its first quote."""
-        ...
 
 
 class QuotePage(msgspec.Struct, frozen=True):
@@ -62,4 +57,3 @@ class QuoteFeed(Protocol):
 
     async def read(self, symbols: Sequence[str]) -> QuotePage:
         """Ask for these symbols with one request; raises VenueUnavailable if there is no readable answer."""
-        ...

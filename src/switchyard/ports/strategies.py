@@ -81,18 +81,15 @@ class RecheckQueue(Protocol):
         begins when all items of the one before have ended. An item that was claimed ATTEMPTS_MAX times without a result
         ends as failed instead, and so does one whose strategy was deleted, also if it was registered again since.
         """
-        ...
 
     async def renew(self, fence: Fence, lease_until: datetime) -> None:
         """Extend the lease. Raises LostFence."""
-        ...
 
     async def release(self, fence: Fence) -> None:
         """Give the item back unfinished, at an orderly stop: it is queued again, and the attempt does not count.
 
         Raises LostFence.
         """
-        ...
 
     async def finish_item(
         self, fence: Fence, outcome: ItemResult | ItemError, now: datetime, artifacts: Sequence[NewArtifact] = ()
@@ -103,21 +100,17 @@ class RecheckQueue(Protocol):
         strategy has those of a request that was accepted later, or was deleted. Raises LostFence; ValueError over a
         bound of domain/strategies/requests.py.
         """
-        ...
 
     async def fail_items(self, request_id: str, error: ItemError, now: datetime) -> int:
         """End all unfinished items of a request, whose run has failed; their workers lose their fences."""
-        ...
 
     async def tally(self) -> Tally:
         """Return how many items have ever ended; it counts in the transaction that ends an item."""
-        ...
 
     async def artifacts(
         self, request_id: str, strategy_id: str, name: str, tenants: Tenants, limit: int
     ) -> list[StoredArtifact]:
         """Return the artifacts of this name that the tenants have in the request, by tenant."""
-        ...
 
 
 RunState = Literal[
@@ -148,19 +141,15 @@ class Runner(Protocol):
     @property
     def name(self) -> RunnerName:
         """Return the name under which requests are stored for it."""
-        ...
 
     async def submit(self, request: RecheckRequest) -> Run:
         """Start the run of a stored request, or find it. Raises RunnerDown, nothing is lost then; and RunConflict."""
-        ...
 
     async def run(self, request_id: str) -> Run:
         """Return the run of a submitted request. Raises RunnerDown."""
-        ...
 
     async def close(self) -> None:
         """Disconnect."""
-        ...
 
 
 class BooksState(msgspec.Struct, frozen=True):
@@ -178,18 +167,15 @@ class StrategyFills(Protocol):
 
     async def problem(self) -> str | None:
         """Return why there are no books to read; none where there are."""
-        ...
 
     async def state(self, account: AccountId) -> BooksState:
         """Return how far the books are with an account; in an epoch that they have adopted, where they follow it."""
-        ...
 
     def pages(self, account: AccountId, strategy: str) -> AsyncIterator[list[LedgerEntry]]:
         """Return all entries of the strategy that move units or money, in the order of their times, in bounded pages.
 
         Entries with the same time come in the order of their numbers.
         """
-        ...
 
 
 # Bounds the memory of one read.
@@ -206,7 +192,6 @@ class StrategyOrders(Protocol):
 
         At most ORDERS_MAX, each with its doubt and its arrival quote as they are now.
         """
-        ...
 
 
 SortField = Literal["id", "owner", "health", "last_checked_at", "created_at", "updated_at"]
@@ -253,15 +238,12 @@ class StrategyRegistry(Protocol):
 
     async def strategy(self, key: StrategyKey) -> Strategy | None:
         """Return the strategy; None if there is no such."""
-        ...
 
     async def named(self, strategy_id: str, tenants: Tenants, limit: int) -> list[Strategy]:
         """Return the strategies of this name that the tenants have, by tenant."""
-        ...
 
     async def strategies(self, query: StrategyQuery) -> StrategyPage:
         """Return a page of strategies, at most PAGE_MAX, and the total."""
-        ...
 
     async def put_strategy(self, key: StrategyKey, body: StrategyBody, now: datetime) -> tuple[Strategy, bool]:
         """Register a strategy, or replace what was decided about it; returns it, and whether it is new.
@@ -269,25 +251,21 @@ class StrategyRegistry(Protocol):
         Its health stays: the next recheck judges by the new thresholds. At the bound of the tenant a new one takes the
         place of a strategy that only orders have named; raises TooManyStrategies if there is none.
         """
-        ...
 
     async def delete_strategy(self, key: StrategyKey) -> bool:
         """Remove a strategy; returns whether there was one.
 
         Its rechecks stay: an item whose turn comes later fails, a running one ends without changing anything else.
         """
-        ...
 
     async def place(self) -> Place:
         """Return the last event of the journal that was looked through for strategies."""
-        ...
 
     async def register(self, after: Place, place: Place, keys: Sequence[StrategyKey], now: datetime) -> Registered:
         """Add the strategies that are missing and move the place, in one transaction.
 
         Raises HistoryMismatch, with nothing written, if the stored place is not `after`.
         """
-        ...
 
 
 class UnknownStrategies(SwitchyardError):
@@ -342,11 +320,9 @@ class RecheckRequests(Protocol):
         and key is returned instead if its digest is equal; otherwise raises IdempotencyConflict. Raises
         UnknownStrategies; InvalidField if the names stand for too many strategies.
         """
-        ...
 
     async def request(self, request_id: str) -> StoredRequest | None:
         """Return the request; none if there is no such."""
-        ...
 
     async def items(self, request_id: str, offset: int, limit: int, tenants: Tenants = None) -> ItemPage | None:
         """Return a page of its items, at most PAGE_MAX, with the names of their artifacts.
@@ -354,21 +330,17 @@ class RecheckRequests(Protocol):
         Items of other tenants are left out, of the page, the progress and the times; None if all are.
         A request without items is returned for the tenants that it was created for.
         """
-        ...
 
     async def unfinished(
         self, runner: RunnerName, *, submitted: bool, after: str = "", limit: int = PAGE_MAX
     ) -> list[StoredRequest]:
         """Return unfinished requests of the runner by request id, after this one: those it has taken, or has not."""
-        ...
 
     async def note_run(self, request_id: str, run: RunnerInfo) -> None:
         """Replace what is known of the run of a request."""
-        ...
 
     async def reap(self, ended_before: datetime, limit: int) -> int:
         """Remove the oldest requests that ended before this time, with their keys and artifacts; return how many."""
-        ...
 
 
 __all__ = [
@@ -403,4 +375,3 @@ class PdcaStore(StrategyRegistry, RecheckRequests, RecheckQueue, Protocol):
 
     async def close(self) -> None:
         """Finish the write in progress and disconnect."""
-        ...

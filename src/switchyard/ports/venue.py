@@ -240,12 +240,10 @@ class Venue(Protocol):
     @property
     def name(self) -> VenueName:
         """The name in routes and settings."""
-        ...
 
     @property
     def capabilities(self) -> Capabilities:
         """What the venue guarantees."""
-        ...
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Send an order under its `venue_client_order_id`.
@@ -253,7 +251,6 @@ class Venue(Protocol):
         Calls `on_departure` once the request is on the wire, so that the next order may follow. An adapter that
         cannot detect this does not call it; the next order then waits for the outcome.
         """
-        ...
 
     async def submit_many(
         self, orders: Sequence[Order], on_departure: OnDeparture = ignore_departure
@@ -263,7 +260,6 @@ class Venue(Protocol):
         Each order has its own outcome: one may be rejected and the others accepted. Calls `on_departure` once all of
         them are on the wire. Adapters whose requests carry one order inherit it from `adapters.venues.one_by_one`.
         """
-        ...
 
     async def cancel(self, order: Order) -> SendOutcome:
         """Request the cancel of an order, by the id that the venue knows it by now (`domain.orders.amends.current_id`).
@@ -271,7 +267,6 @@ class Venue(Protocol):
         If an amend has replaced the order meanwhile, the order in its place is cancelled; or nothing is, and the
         outcome is `Unsent("REPLACED")`.
         """
-        ...
 
     async def amend(self, order: Order, amend: Amend) -> SendOutcome:
         """Send an amend under its own `client_order_id`; `Accepted` once the venue has carried it out.
@@ -279,7 +274,6 @@ class Venue(Protocol):
         The venue must reject an amend whose `orig_client_order_id` is not the last one of the order, and must recognise
         one that it has carried out: a late or repeated copy then changes nothing.
         """
-        ...
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """Return the order, or None if the venue does not have it; raises VenueUnavailable.
@@ -287,22 +281,18 @@ class Venue(Protocol):
         The id of an amend that was carried out finds its order. The id of an order that was replaced finds the order in
         its place, with all fills and the amends that led to it; if the venue does not show that one, it is unavailable.
         """
-        ...
 
     def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         """Yield every order that the venue may still fill, in pages; raises VenueUnavailable, also after some pages."""
-        ...
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         """Return the next execution reports; waits briefly if there are none; raises VenueUnavailable.
 
         A page without reports means that there are none: an error is never an empty page.
         """
-        ...
 
     async def probe(self) -> ProbeResult:
         """Ask the venue something harmless over the same hop as its lookups; raises VenueUnavailable."""
-        ...
 
 
 class MassCancel(Protocol):
@@ -311,14 +301,12 @@ class MassCancel(Protocol):
     @property
     def name(self) -> VenueName:
         """The venue's name."""
-        ...
 
     async def cancel_all(self) -> None:
         """Cancel every open order under this venue's credentials; raises VenueUnavailable.
 
         An acknowledgement proves nothing about a single order: its report or a lookup does.
         """
-        ...
 
 
 STATEMENT_PAGE_MAX = 1_000
@@ -342,17 +330,13 @@ class VenueStatement(Protocol):
     @property
     def name(self) -> VenueName:
         """The venue's name."""
-        ...
 
     @property
     def capabilities(self) -> Capabilities:
         """What the venue guarantees; its execution ids are as unique as in its reports."""
-        ...
 
     async def statement(self, after: int, limit: int) -> StatementPage:
         """Return the next executions, each once, at most STATEMENT_PAGE_MAX; an empty page is the end."""
-        ...
 
     def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         """Yield every order that the venue may still fill, in pages."""
-        ...

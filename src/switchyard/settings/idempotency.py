@@ -79,10 +79,6 @@ def _key(path: str, default: str | None, reader: Callable[[str], Any], text: str
     return Setting(f"IDEMPOTENCY_{words}", path, default, reader, text, secret=secret)
 
 
-def _milliseconds(low: int, high: int) -> Callable[[str], timedelta]:
-    return lambda value: timedelta(milliseconds=parse.whole(low, high)(value))
-
-
 def _seconds(low: int, high: int) -> Callable[[str], timedelta]:
     return lambda value: timedelta(seconds=parse.whole(low, high)(value))
 
@@ -110,10 +106,10 @@ IDEMPOTENCY_SETTINGS: tuple[Setting, ...] = (
          "Whether the limit price and the stop price are part of a derived key."),
     _key("cache.type", "in_memory", parse.choice("in_memory", "redis"),
          "Where results are cached: `in_memory` or `redis`. `SWITCHYARD_REDIS_URL`, if set, overrides it with Redis."),
-    _key("cache.ttl", "3600000", _milliseconds(1, _YEAR_MS),
+    _key("cache.ttl", "3600000", parse.milliseconds(1, _YEAR_MS),
          "Milliseconds for which a derived key is kept, and a result in the memory cache; one hour by default. It "
          "counts from creation, and a repeat does not extend it. A key is never deleted before its order has ended."),
-    _key("cache.cleanupInterval", "300000", _milliseconds(100, _DAY_MS),
+    _key("cache.cleanupInterval", "300000", parse.milliseconds(100, _DAY_MS),
          "Milliseconds between two removals of expired results from the memory cache."),
     _key("cache.redis.host", "localhost", parse.host, f"Redis host. {_WITH_REDIS}"),
     _key("cache.redis.port", "6379", parse.whole(1, 65_535), f"Redis port. {_WITH_REDIS}"),

@@ -10,7 +10,7 @@ import msgspec
 
 from switchyard.domain.errors import SettingError
 from switchyard.settings import parse
-from switchyard.settings.parse import Secret, Setting, value_of
+from switchyard.settings.parse import Secret, Setting, value_of, values_of
 
 PREFIX = "KAFKA_"
 # More than the brokers take in a minute; each message in flight is in memory, about a kilobyte.
@@ -80,9 +80,7 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def kafka_of(environment: Mapping[str, str]) -> KafkaSettings | None:
     """The settings of the bus; none unless `KAFKA_ENABLE` is true."""
-    values = {
-        setting.field: value_of(setting, setting.name, environment, setting.default) for setting in KAFKA_SETTINGS
-    }
+    values = values_of(KAFKA_SETTINGS, environment)
     if not values.pop("enable"):
         return None
     return KafkaSettings(**values, properties=tuple(_properties(environment)))

@@ -17,7 +17,7 @@ from switchyard.domain.market.routing import Route
 from switchyard.domain.values import SYMBOL
 from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS, SECTION, idempotency_of
 from switchyard.settings.kafka import KAFKA_SETTINGS, kafka_of, passed_names
-from switchyard.settings.parse import value_of
+from switchyard.settings.parse import value_of, values_of
 from switchyard.settings.pdca import PDCA_API_SETTINGS, RECHECK_SETTINGS, pdca_api_of, rechecks_of
 from switchyard.settings.risk import RISK_SETTINGS, risk_of
 from switchyard.settings.risk import SECTION as RISK_SECTION
@@ -183,9 +183,7 @@ def load_settings(
     environment = dict(os.environ if environ is None else environ)
     environment.update({name: value for name, value in (options or {}).items() if value is not None})
     document = read_document(environment)
-    values: dict[str, Any] = {
-        setting.field: value_of(setting, setting.name, environment, setting.default) for setting in SETTINGS
-    }
+    values = values_of(SETTINGS, environment)
     data_dir: Path = values["data_dir"]
     values["audit_path"] = values["audit_path"] or data_dir / "gateway" / "audit.log"
     values["state_dir"] = values["state_dir"] or _state_home(environment) / "switchyard"

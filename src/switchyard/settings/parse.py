@@ -1,7 +1,7 @@
 """One setting: its name, default and documentation, where its value comes from, and how its text is parsed."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -50,34 +50,33 @@ def whole(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
-def seconds(low: float, high: float) -> Callable[[str], timedelta]:
-    """A duration in seconds within bounds."""
-
+def _duration(low: float, high: float, unit: str) -> Callable[[str], timedelta]:
     def parse(value: str) -> timedelta:
         try:
             number = float(value)
         except ValueError:
-            raise ValueError("must be a number of seconds") from None
+            raise ValueError(f"must be a number of {unit}") from None
         if not low <= number <= high:
-            raise ValueError(f"must be between {low:g} and {high:g} seconds")
-        return timedelta(seconds=number)
+            raise ValueError(f"must be between {low:g} and {high:g} {unit}")
+        return timedelta(**{unit: number})
 
     return parse
+
+
+def seconds(low: float, high: float) -> Callable[[str], timedelta]:
+    """A duration in seconds within bounds."""
+    return _duration(low, high, "seconds")
 
 
 def minutes(low: float, high: float) -> Callable[[str], timedelta]:
     """A duration in minutes within bounds."""
+    return _duration(low, high, "minutes")
 
-    def parse(value: str) -> timedelta:
-        try:
-            number = float(value)
-        except ValueError:
-            raise ValueError("must be a number of minutes") from None
-        if not low <= number <= high:
-            raise ValueError(f"must be between {low:g} and {high:g} minutes")
-        return timedelta(minutes=number)
 
-    return parse
+def milliseconds(low: int, high: int) -> Callable[[str], timedelta]:
+    """A whole number of milliseconds within bounds."""
+    parse = whole(low, high)
+    return lambda value: timedelta(milliseconds=parse(value))
 
 
 def amount(value: str) -> Decimal:
@@ -319,6 +318,18 @@ def http_url(value: str) -> str:
     return value.rstrip("/")
 
 
+def server_url(example: str) -> Callable[[str], str]:
+    """The address of a server, with a path but without credentials."""
+
+    def parse(value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
+            raise ValueError(f"must be an address such as {example}, without credentials")
+        return value
+
+    return parse
+
+
 def redis_url(value: str) -> str:
     """The URL of a Redis server."""
     try:
@@ -417,6 +428,11 @@ def value_of(setting: Setting, name: str, environment: Mapping[str, str], defaul
     if text is None:
         text = default
     return None if text is None else parsed(setting, name, text)
+
+
+def values_of(settings: Iterable[Setting], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Read the values of these settings, by field."""
+    return {each.field: value_of(each, each.name, environment, each.default) for each in settings}
 
 
 def parsed(setting: Setting, name: str, text: str) -> Any:

@@ -10,7 +10,7 @@ import msgspec
 
 from switchyard.domain.errors import SettingError
 from switchyard.settings import parse
-from switchyard.settings.parse import Secret, Setting, value_of
+from switchyard.settings.parse import Secret, Setting, values_of
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -65,20 +65,10 @@ class PdcaApiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def pdca_api_of(environment: Mapping[str, str]) -> PdcaApiSettings:
     """Read the settings of the PDCA API."""
-    values = {
-        setting.field: value_of(setting, setting.name, environment, setting.default) for setting in PDCA_API_SETTINGS
-    }
+    values = values_of(PDCA_API_SETTINGS, environment)
     if values["jwks_file"] is not None and values["jwks_url"] is not None:
         raise SettingError("PDCA_JWKS_FILE", "and PDCA_JWKS_URL exclude each other: unset one")
     return PdcaApiSettings(**values)
-
-
-def _http_url(value: str) -> str:
-    """The address of a server."""
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
-        raise ValueError("must be an address such as http://localhost:8080, without credentials")
-    return value
 
 
 RECHECK_SETTINGS: tuple[Setting, ...] = (
@@ -96,7 +86,7 @@ RECHECK_SETTINGS: tuple[Setting, ...] = (
             "Days that a window needs before Sharpe, Sortino and drawdown are judged."),
     Setting("PDCA_SAMPLE_MIN", "sample_min", "10", parse.whole(1, 1_000_000),
             "Fills, round trips or orders that a metric needs before it is judged. Below it health is `unknown`."),
-    Setting("PDCA_AIRFLOW_URL", "airflow_url", None, _http_url,
+    Setting("PDCA_AIRFLOW_URL", "airflow_url", None, parse.server_url("http://localhost:8080"),
             "Airflow's API server, such as `http://localhost:8080`; needed with `PDCA_RUNNER=airflow`."),
     Setting("PDCA_AIRFLOW_USERNAME", "airflow_username", None, parse.text,
             "Airflow: user that triggers and reads runs of the DAG."),
@@ -127,9 +117,7 @@ class RecheckSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def rechecks_of(environment: Mapping[str, str]) -> RecheckSettings:
     """Read the settings of rechecks; raises SettingError."""
-    values = {
-        setting.field: value_of(setting, setting.name, environment, setting.default) for setting in RECHECK_SETTINGS
-    }
+    values = values_of(RECHECK_SETTINGS, environment)
     if values["runner"] == "airflow":
         for setting in RECHECK_SETTINGS:
             if setting.name.startswith("PDCA_AIRFLOW_") and values[setting.field] is None:

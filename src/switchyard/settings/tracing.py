@@ -1,9 +1,9 @@
 """The settings of traces, under the names of the OpenTelemetry specification. Reads the environment."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
@@ -20,14 +20,6 @@ SAMPLERS = (
     "parentbased_always_off",
     "parentbased_traceidratio",
 )
-
-
-def _collector_url(value: str) -> str:
-    """The address of a collector."""
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
-        raise ValueError("must be an address such as http://localhost:4318, without credentials")
-    return value
 
 
 def _protocol(value: str) -> str:
@@ -53,22 +45,17 @@ def split_pairs(value: str) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def _milliseconds(low: int, high: int) -> Callable[[str], timedelta]:
-    whole = parse.whole(low, high)
-    return lambda value: timedelta(milliseconds=whole(value))
-
-
 TRACING_SETTINGS: tuple[Setting, ...] = (
-    Setting("OTEL_EXPORTER_OTLP_ENDPOINT", "base_url", None, _collector_url,
+    Setting("OTEL_EXPORTER_OTLP_ENDPOINT", "base_url", None, parse.server_url("http://localhost:4318"),
             "Collector to which traces are sent, such as `http://localhost:4318`; `/v1/traces` is added. Unset, and "
             "`OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` unset too: no traces."),
-    Setting("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "traces_url", None, _collector_url,
+    Setting("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "traces_url", None, parse.server_url("http://localhost:4318"),
             "The whole address to which traces are sent, in place of the one above."),
     Setting("OTEL_EXPORTER_OTLP_HEADERS", "headers", None, _pairs,
             "Headers of the requests to the collector, as `name=value,name=value`, percent-encoded.", secret=True),
     Setting("OTEL_EXPORTER_OTLP_PROTOCOL", "protocol", "http/protobuf", _protocol,
             "Protocol of the collector; only `http/protobuf`."),
-    Setting("OTEL_EXPORTER_OTLP_TIMEOUT", "timeout", "10000", _milliseconds(1, 60_000),
+    Setting("OTEL_EXPORTER_OTLP_TIMEOUT", "timeout", "10000", parse.milliseconds(1, 60_000),
             "Milliseconds after which the collector counts as not answering. Spans are then dropped; no order waits."),
     Setting("OTEL_SERVICE_NAME", "service_name", "switchyard", parse.text,
             "`service.name` of all spans. The attribute `switchyard.role` tells the processes apart."),
@@ -84,7 +71,7 @@ TRACING_SETTINGS: tuple[Setting, ...] = (
             "`true`: no traces, whatever the other settings are."),
     Setting("OTEL_BSP_MAX_QUEUE_SIZE", "queue_capacity", "2048", parse.whole(1, 1_000_000),
             "Spans that may wait for the export. Further ones are dropped and counted."),
-    Setting("OTEL_BSP_SCHEDULE_DELAY", "delay", "5000", _milliseconds(1, 60_000),
+    Setting("OTEL_BSP_SCHEDULE_DELAY", "delay", "5000", parse.milliseconds(1, 60_000),
             "Milliseconds between two exports; 512 waiting spans are exported at once."),
 )  # fmt: skip
 

@@ -155,19 +155,15 @@ class Fetching(Protocol):
 
     async def fetch_from(self, partition: int, offset: int) -> None:
         """Fetch the partition's messages from this one on."""
-        ...
 
     async def bounds(self, partition: int) -> tuple[int, int]:
         """Return the first message that the brokers still have, and the number of the next one to come."""
-        ...
 
     async def end(self, partition: int) -> int:
         """Return the number of the next message to come, as far as it is known."""
-        ...
 
     def has_room(self) -> None:
         """Take messages again: a partition that was full is not full any more."""
-        ...
 
 
 class PartitionSource:

@@ -1,4 +1,4 @@
-"""A venue without a market, for tests and benchmarks of the rest of the flow."""
+"""A venue without a market, and quotes with one fixed price, for benchmarks of the rest of the flow."""
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
@@ -9,11 +9,13 @@ import msgspec
 
 from switchyard.adapters.venues.paper.book import RecentReports
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
+from switchyard.domain.journal.facts import Quote
 from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.values import ONE, ZERO
 from switchyard.ports.clock import Clock
+from switchyard.ports.quotes import TimedQuote
 from switchyard.ports.venue import (
     Accepted,
     Capabilities,
@@ -26,6 +28,23 @@ from switchyard.ports.venue import (
     VenueRejected,
     ignore_departure,
 )
+
+
+class FixedQuotes:
+    """ports.quotes.QuoteSource that quotes the same price for every symbol."""
+
+    def __init__(self, clock: Clock, price: Decimal = ONE) -> None:
+        self._clock = clock
+        self._price = price
+
+    def current(self, symbol: str) -> TimedQuote:
+        """Return the price as bid and ask, of this moment."""
+        return TimedQuote(Quote(bid=self._price, ask=self._price, at=self._clock.now()), self._clock.monotonic())
+
+    async def ask(self, symbol: str) -> TimedQuote:
+        """Return the same."""
+        return self.current(symbol)
+
 
 # Large enough that a sender's page is one call.
 BATCH_MAX = 256

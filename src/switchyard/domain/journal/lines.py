@@ -82,16 +82,27 @@ class _VersionData(msgspec.Struct):
 
 _line = msgspec.json.Decoder(AuditLine)
 _version_data = msgspec.json.Decoder(_VersionData)
-_accepted_fact = msgspec.json.Decoder(AcceptedFact)
-_rejected_fact = msgspec.json.Decoder(RejectedFact)
-_order_fact = msgspec.json.Decoder(OrderFact)
-_report_fact = msgspec.json.Decoder(ReportFact)
-_revision_fact = msgspec.json.Decoder(RevisionFact)
-_epoch_fact = msgspec.json.Decoder(EpochFact)
-_result_fact = msgspec.json.Decoder(ResultFact)
-_set_aside_fact = msgspec.json.Decoder(SetAsideFact)
-_kill_fact = msgspec.json.Decoder(KillFact)
-_kill_cleared_fact = msgspec.json.Decoder(KillClearedFact)
+
+decode_accepted_fact = msgspec.json.Decoder(AcceptedFact).decode
+"""The data of `OrderAccepted`."""
+decode_rejected_fact = msgspec.json.Decoder(RejectedFact).decode
+"""The data of `RiskRejected`."""
+decode_order_fact = msgspec.json.Decoder(OrderFact).decode
+"""The data of an event that changed an order after its acceptance."""
+decode_report_fact = msgspec.json.Decoder(ReportFact).decode
+"""The data of `ExecutionReport` and `ReportUnmatched`, and the report of an `ExecutionRevised`."""
+decode_revision_fact = msgspec.json.Decoder(RevisionFact).decode
+"""The data of `ExecutionRevised`."""
+decode_epoch_fact = msgspec.json.Decoder(EpochFact).decode
+"""The data of `EpochOpened`."""
+decode_result_fact = msgspec.json.Decoder(ResultFact).decode
+"""The data of `ResultRecorded`."""
+decode_set_aside_fact = msgspec.json.Decoder(SetAsideFact).decode
+"""The data of `ReportSetAside`."""
+decode_kill_fact = msgspec.json.Decoder(KillFact).decode
+"""The data of `KillSwitchSet`."""
+decode_kill_cleared_fact = msgspec.json.Decoder(KillClearedFact).decode
+"""The data of `KillSwitchCleared`."""
 
 
 def parse_line(raw: bytes) -> AuditLine:
@@ -138,56 +149,6 @@ def version_of(event: JournalEvent | Event) -> int | None:
     if event.type not in ORDER_EVENTS:
         return None
     return 1 if event.type in NEW_ORDER_EVENTS else _version_data.decode(data_text(event)).order.version
-
-
-def decode_accepted_fact(data: msgspec.Raw) -> AcceptedFact:
-    """The data of `OrderAccepted`."""
-    return _accepted_fact.decode(data)
-
-
-def decode_rejected_fact(data: msgspec.Raw) -> RejectedFact:
-    """The data of `RiskRejected`."""
-    return _rejected_fact.decode(data)
-
-
-def decode_order_fact(data: msgspec.Raw) -> OrderFact:
-    """The data of an event that changed an order after its acceptance."""
-    return _order_fact.decode(data)
-
-
-def decode_report_fact(data: msgspec.Raw) -> ReportFact:
-    """The data of `ExecutionReport` and `ReportUnmatched`, and the report of an `ExecutionRevised`."""
-    return _report_fact.decode(data)
-
-
-def decode_revision_fact(data: msgspec.Raw) -> RevisionFact:
-    """The data of `ExecutionRevised`."""
-    return _revision_fact.decode(data)
-
-
-def decode_epoch_fact(data: msgspec.Raw) -> EpochFact:
-    """The data of `EpochOpened`."""
-    return _epoch_fact.decode(data)
-
-
-def decode_result_fact(data: msgspec.Raw) -> ResultFact:
-    """The data of `ResultRecorded`."""
-    return _result_fact.decode(data)
-
-
-def decode_set_aside_fact(data: msgspec.Raw) -> SetAsideFact:
-    """The data of `ReportSetAside`."""
-    return _set_aside_fact.decode(data)
-
-
-def decode_kill_fact(data: msgspec.Raw) -> KillFact:
-    """The data of `KillSwitchSet`."""
-    return _kill_fact.decode(data)
-
-
-def decode_kill_cleared_fact(data: msgspec.Raw) -> KillClearedFact:
-    """The data of `KillSwitchCleared`."""
-    return _kill_cleared_fact.decode(data)
 
 
 class SignedHead(msgspec.Struct, frozen=True, kw_only=True):

@@ -213,25 +213,16 @@ def counted(breaks: Iterable[Break]) -> dict[tuple[BreakClass, BreakState], int]
 
 
 def _appeared(found: Difference, former: Break | None, now: datetime) -> Break:
+    shared = {name: getattr(found, name) for name in Difference.__struct_fields__}
+    version = 1 if former is None else former.version + 1
     return Break(
+        **shared,
         break_id=found.break_id,
-        kind=found.kind,
-        class_=found.class_,
         state="suspected",
-        scope=found.scope,
-        subject=found.subject,
-        account_id=found.account_id,
-        venue=found.venue,
-        order_id=found.order_id,
-        amount=found.amount,
-        unit=found.unit,
-        here=found.here,
-        there=found.there,
         first_seen_at=now,
         last_seen_at=now,
         changed_at=now,
-        version=1 if former is None else former.version + 1,
-        fill=found.fill,
+        version=version,
     )
 
 
@@ -354,12 +345,12 @@ class ReconciledBalance(msgspec.Struct, kw_only=True, rename="camel"):
 class ReconciledPosition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A position in the books, beside that of the gateway."""
 
-    qty: Decimal
+    qty: Decimal = ZERO
     gateway_qty: Decimal
-    currency: str | None
-    cost_basis: Decimal
-    realised_pnl: Decimal
-    value_in_quote_ccy: Decimal | None
+    currency: str | None = None
+    cost_basis: Decimal = ZERO
+    realised_pnl: Decimal = ZERO
+    value_in_quote_ccy: Decimal | None = None
     """The quantity at the present market; none where no quote or no rate is known."""
 
 
@@ -381,26 +372,7 @@ class ReconcileView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 def shown(one: Break) -> BreakView:
     """The break as people see it."""
-    return BreakView(
-        break_id=one.break_id,
-        kind=one.kind,
-        class_=one.class_,
-        state=one.state,
-        account_id=one.account_id,
-        venue=one.venue,
-        order_id=one.order_id,
-        subject=one.subject,
-        amount=one.amount,
-        unit=one.unit,
-        here=one.here,
-        there=one.there,
-        first_seen_at=one.first_seen_at,
-        last_seen_at=one.last_seen_at,
-        changed_at=one.changed_at,
-        version=one.version,
-        by=one.by,
-        reason=one.reason,
-    )
+    return BreakView(**{name: getattr(one, name) for name in BreakView.__struct_fields__})
 
 
 def told(not_compared: Mapping[str, str]) -> tuple[NotCompared, ...]:

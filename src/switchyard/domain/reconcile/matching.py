@@ -4,6 +4,7 @@ Pure.
 
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
+from typing import Literal
 
 import msgspec
 
@@ -117,6 +118,56 @@ def orphan(entry: LedgerEntry) -> Difference:
     )
 
 
+def _of_entry(
+    entry: LedgerEntry, order_id: OrderId | None, class_: BreakClass, amount: Decimal, here: str, there: str
+) -> Difference:
+    """A difference about a fill of the books."""
+    assert entry.exec_id is not None
+    return Difference(
+        kind="fill",
+        class_=class_,
+        scope=fills_scope(entry.venue),
+        subject=(entry.venue, entry.order_id, entry.exec_id),
+        account_id=entry.account_id,
+        venue=entry.venue,
+        order_id=order_id,
+        amount=amount,
+        unit=entry.symbol,
+        here=here,
+        there=there,
+    )
+
+
+def _of_fill(
+    venue: VenueName,
+    fill: StatementFill,
+    found: Order | LedgerEntry | None,
+    account: AccountId | None,
+    *,
+    class_: BreakClass,
+    amount: Decimal,
+    here: str,
+    there: str,
+    kind: Literal["fill", "fill_repeated"] = "fill",
+    unit: str | None = None,
+) -> Difference:
+    """A difference about a line of a venue's statement; `found`: its order or entry, `unit`: its symbol if none."""
+    return Difference(
+        kind=kind,
+        class_=class_,
+        scope=fills_scope(venue),
+        subject=(venue, fill.venue_client_order_id, fill.exec_id),
+        account_id=account,
+        venue=venue,
+        order_id=None if found is None else found.order_id,
+        amount=amount,
+        unit=fill.symbol if unit is None else unit,
+        here=here,
+        there=there,
+        fill=fill,
+    )
+
+
 def minus(there: Decimal, here: Decimal) -> Decimal:
     """There less here, exactly."""
     return canonical(EXACT.subtract(there, here))
@@ -184,20 +235,15 @@ def missing_fill(
         return _missing_revision(venue, fill, order, account)
     # A report that is outstanding changes its order; the sweep of open orders asks for it.
     is_coming = order is not None and not is_recorded and not is_final(order.status)
-    units = signed_qty(fill.side, fill.qty)
-    return Difference(
-        kind="fill",
+    return _of_fill(
+        venue,
+        fill,
+        order,
+        account,
         class_="timing" if is_coming else "missing_here",
-        scope=fills_scope(venue),
-        subject=(venue, fill.venue_client_order_id, fill.exec_id),
-        account_id=account,
-        venue=venue,
-        order_id=None if order is None else order.order_id,
-        amount=canonical(units),
-        unit=fill.symbol,
+        amount=canonical(signed_qty(fill.side, fill.qty)),
         here=_missing_text(order, is_recorded=is_recorded),
         there=_fill_text(fill),
-        fill=fill,
     )
 
 
@@ -206,19 +252,15 @@ def _missing_revision(
 ) -> Difference:
     is_bust = fill.exec_type == "CANCEL"
     units = signed_qty(fill.side, fill.qty)
-    return Difference(
-        kind="fill",
+    return _of_fill(
+        venue,
+        fill,
+        order,
+        account,
         class_="amount",
-        scope=fills_scope(venue),
-        subject=(venue, fill.venue_client_order_id, fill.exec_id),
-        account_id=account,
-        venue=venue,
-        order_id=None if order is None else order.order_id,
         amount=minus(ZERO, units) if is_bust else canonical(units),
-        unit=fill.symbol,
         here=f"{fill.ref_exec_id} is booked as it was",
         there=f"{fill.ref_exec_id} is void" if is_bust else f"{fill.ref_exec_id} is {_fill_text(fill)}",
-        fill=fill,
     )
 
 
@@ -226,12 +268,12 @@ def other_figures(venue: VenueName, fill: StatementFill, entry: LedgerEntry) -> 
     """A fill that both have with another symbol, side, quantity, price or fee."""
     if fill.exec_type == "CANCEL":
         return None  # the entry takes the fill back
-    there, here = signed_qty(fill.side, fill.qty), signed_qty(entry.side, entry.qty or ZERO)
-    amount, unit = minus(there, here), fill.symbol
+    listed, booked = signed_qty(fill.side, fill.qty), signed_qty(entry.side, entry.qty or ZERO)
+    amount, unit = minus(listed, booked), fill.symbol
     if fill.symbol != entry.symbol:
-        amount = canonical(there)
+        amount = canonical(listed)
     elif not amount and fill.price != entry.price:
-        paid = EXACT.multiply(EXACT.subtract(fill.price, entry.price or ZERO), here)
+        paid = EXACT.multiply(EXACT.subtract(fill.price, entry.price or ZERO), booked)
         amount, unit = canonical(EXACT.multiply(paid, entry.multiplier)), entry.currency
     elif not amount:
         amount, unit = minus(fill.fee or ZERO, entry.fee or ZERO), entry.fee_currency or entry.currency
@@ -240,73 +282,39 @@ def other_figures(venue: VenueName, fill: StatementFill, entry: LedgerEntry) -> 
             amount = fill.fee
     if not amount:
         return None
-    return Difference(
-        kind="fill",
-        class_="amount",
-        scope=fills_scope(venue),
-        subject=(venue, fill.venue_client_order_id, fill.exec_id),
-        account_id=entry.account_id,
-        venue=venue,
-        order_id=entry.order_id,
-        amount=amount,
-        unit=unit,
-        here=_entry_text(entry),
-        there=_fill_text(fill),
-        fill=fill,
+    here, there = _entry_text(entry), _fill_text(fill)
+    return _of_fill(
+        venue, fill, entry, entry.account_id, class_="amount", amount=amount, unit=unit, here=here, there=there
     )
 
 
 def repeated_fill(venue: VenueName, fill: StatementFill, entry: LedgerEntry) -> Difference:
     """A fill that the venue's statement has more than once."""
-    return Difference(
+    return _of_fill(
+        venue,
+        fill,
+        entry,
+        entry.account_id,
         kind="fill_repeated",
         class_="duplicate",
-        scope=fills_scope(venue),
-        subject=(venue, fill.venue_client_order_id, fill.exec_id),
-        account_id=entry.account_id,
-        venue=venue,
-        order_id=entry.order_id,
         amount=canonical(signed_qty(fill.side, fill.qty)),
-        unit=fill.symbol,
         here=f"entry {entry.number}, once",
         there=f"again: {_fill_text(fill)}",
-        fill=fill,
     )
 
 
-def unknown_fill(venue: VenueName, entry: LedgerEntry) -> Difference:
+def unknown_fill(entry: LedgerEntry) -> Difference:
     """A fill that the books have and the venue's statement has not."""
-    assert entry.exec_id is not None
-    return Difference(
-        kind="fill",
-        class_="missing_there",
-        scope=fills_scope(venue),
-        subject=(venue, entry.order_id, entry.exec_id),
-        account_id=entry.account_id,
-        venue=venue,
-        order_id=entry.order_id,
-        amount=minus(ZERO, signed_qty(entry.side, entry.qty or ZERO)),
-        unit=entry.symbol,
-        here=_entry_text(entry),
-        there="not in the statement",
-    )
+    amount = minus(ZERO, signed_qty(entry.side, entry.qty or ZERO))
+    return _of_entry(entry, entry.order_id, "missing_there", amount, _entry_text(entry), "not in the statement")
 
 
-def void_fill(venue: VenueName, reversal: LedgerEntry) -> Difference:
+def void_fill(reversal: LedgerEntry) -> Difference:
     """A fill that the venue has, and that a person has taken back in the books."""
-    assert reversal.exec_id is not None
-    return Difference(
-        kind="fill",
-        class_="missing_here",
-        scope=fills_scope(venue),
-        subject=(venue, reversal.order_id, reversal.exec_id),
-        account_id=reversal.account_id,
-        venue=venue,
-        order_id=reversal.order_id or None,
-        amount=canonical(signed_qty(reversal.side, reversal.qty or ZERO)),
-        unit=reversal.symbol,
-        here=f"reversed by {reversal.by} with entry {reversal.number}",
-        there=_entry_text(reversal).partition(": ")[2],
+    amount = canonical(signed_qty(reversal.side, reversal.qty or ZERO))
+    here = f"reversed by {reversal.by} with entry {reversal.number}"
+    return _of_entry(
+        reversal, reversal.order_id or None, "missing_here", amount, here, _entry_text(reversal).partition(": ")[2]
     )
 
 

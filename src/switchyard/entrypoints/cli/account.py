@@ -34,6 +34,7 @@ from switchyard.entrypoints.cli.trading import (
     duration,
     exit_by_end,
     final_state,
+    watch,
 )
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="cancel-all")(cancel_all)
     app.command()(explain)
     app.command()(exposure)
+    app.command()(watch)
 
 
 def positions(

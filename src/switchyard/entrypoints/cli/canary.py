@@ -203,7 +203,7 @@ class _Run:
         self.result.steps[-1] = msgspec.structs.replace(failed, detail=f"{failed.detail}; {done}")
 
     async def _ready(self, session: "ClientSession") -> str:
-        from switchyard.entrypoints.cli.monitor import Monitor
+        from switchyard.entrypoints.cli.doctor import Monitor
 
         found = await Monitor(session, self.result.url, token=health_token()).readiness()
         if found.status == "not_ready":

@@ -1,9 +1,13 @@
-"""`doctor`: what a process depends on, what is wrong, and what to do."""
+"""`doctor`: what a process depends on, what is wrong, and what to do; and the reader of probes and metrics.
+
+Makes HTTP requests; writes nothing.
+"""
 
 import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
 import typer
 
 from switchyard.domain.market.health import Check, CheckName, Readiness
@@ -11,7 +15,68 @@ from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import JsonOption, UrlOption, health_token
 
 if TYPE_CHECKING:
+    from aiohttp import ClientSession
     from rich.table import Table
+
+
+# More than the process gives itself for its checks.
+SECONDS_MAX = 10.0
+# Several times what a process with many venues serves.
+BYTES_MAX = 4 * 1024 * 1024
+
+Figures = dict[tuple[str, tuple[str, ...]], float]
+"""Samples by name and label values."""
+
+
+class Monitor:
+    """One process, by its address."""
+
+    def __init__(
+        self, session: "ClientSession", url: str, *, token: str | None, metrics_token: str | None = None
+    ) -> None:
+        """`token`: an operator's, which shows the details of the checks."""
+        self._session = session
+        self._headers = {} if metrics_token is None else {"X-Metrics-Token": metrics_token}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self.url = url
+
+    async def readiness(self) -> Readiness:
+        """The answer of `/health/ready`."""
+        from switchyard.client.errors import UnreadableResponse
+
+        status, body = await self._get("/health/ready")
+        try:
+            return msgspec.json.decode(body, type=Readiness)
+        except msgspec.DecodeError as error:
+            raise UnreadableResponse(f"{self.url}/health/ready: HTTP {status}, not a readiness report") from error
+
+    async def figures(self) -> Figures:
+        """The samples of `/metrics`."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        from switchyard.client.errors import ApiError
+
+        status, body = await self._get("/metrics")
+        if status != 200:
+            raise ApiError(status, "METRICS_TOKEN", f"{self.url}/metrics needs GATEWAY_METRICS_TOKEN in the settings")
+        return {
+            (sample.name, tuple(sample.labels.values())): sample.value
+            for family in text_string_to_metric_families(body.decode())
+            for sample in family.samples
+        }
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        from aiohttp import ClientError
+
+        from switchyard.client.errors import NotReachable
+
+        try:
+            async with asyncio.timeout(SECONDS_MAX), self._session.get(self.url + path, headers=self._headers) as found:
+                return found.status, await found.content.read(BYTES_MAX)
+        except (ClientError, TimeoutError) as error:
+            raise NotReachable.lost(self.url, error) from error
+
 
 PROBLEM = 1  # the exit code where a check is not ok
 
@@ -66,7 +131,6 @@ async def _look(url: str | None) -> tuple[Readiness, str]:
     import aiohttp
 
     from switchyard.client.address import gateway_url
-    from switchyard.entrypoints.cli.monitor import Monitor
     from switchyard.settings import load_settings
 
     if url is None:

@@ -25,7 +25,6 @@ from switchyard.entrypoints.cli import (
     strategies,
     top,
     trading,
-    watch,
 )
 from switchyard.entrypoints.cli.demo import command as demo
 
@@ -42,7 +41,6 @@ reconcile.register(app)
 simulator.register(app)
 trading.register(app)
 account.register(app)
-watch.register(app)
 market.register(app)
 doctor.register(app)
 canary.register(app)

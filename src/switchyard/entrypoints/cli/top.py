@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from switchyard.entrypoints.cli.monitor import Figures, Monitor
+    from switchyard.entrypoints.cli.doctor import Figures, Monitor
 
 # Title, metric, label values; a rate per second.
 RATES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -68,7 +68,7 @@ async def _run(url: str | None, seconds: float, *, once: bool, as_json: bool) ->
     from rich.live import Live
 
     from switchyard.client.address import gateway_url
-    from switchyard.entrypoints.cli.monitor import Monitor
+    from switchyard.entrypoints.cli.doctor import Monitor
     from switchyard.settings import load_settings
 
     settings = load_settings()

@@ -258,11 +258,9 @@ class FollowingLedger(Protocol):
         self, account: AccountId, strategy: str, after: EntryKey | None, limit: int
     ) -> list[StoredEntry]:
         """Return the next entries of an account's strategy, by time and number."""
-        ...
 
     async def adoptions(self) -> list[Adoption]:
         """Return the epochs that people had the books follow."""
-        ...
 
 
 class LedgerFills:

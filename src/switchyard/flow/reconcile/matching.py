@@ -320,10 +320,10 @@ class StatementMatch:
             yield again, again.break_id
         for entry_id in self._listed:
             reversal = self._taken_back[entry_id]
-            void = void_fill(self.name, reversal)
+            void = void_fill(reversal)
             yield None if reversal.at > quiet_since else void, void.break_id
         for entry in self._ours.values():
-            unknown = unknown_fill(self.name, entry)
+            unknown = unknown_fill(entry)
             yield None if entry.at > quiet_since else unknown, unknown.break_id
 
     def recorded_differences(self) -> Iterator[tuple[OrderId, Difference, bool]]:
@@ -346,9 +346,7 @@ class StatementMatch:
         for start in range(0, len(entries), PAGE):
             page = entries[start : start + PAGE]
             recorded = await self._queries.executions(self.name, [str(entry.exec_id) for entry in page])
-            found += [
-                (entry.order_id, unknown_fill(self.name, entry), str(entry.exec_id) in recorded) for entry in page
-            ]
+            found += [(entry.order_id, unknown_fill(entry), str(entry.exec_id) in recorded) for entry in page]
         return found
 
     async def _match(self, lines: Sequence[Line], accounts_of: AccountsOf, *, again: bool = False) -> set[AccountId]:

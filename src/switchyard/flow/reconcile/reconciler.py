@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-import msgspec
 import structlog
 
 from switchyard.domain.books.entries import BookedAccount, LedgerEntry, parse_entry
@@ -25,10 +24,12 @@ from switchyard.domain.reconcile.breaks import (
     Break,
     Difference,
     Findings,
+    PassView,
     StatementFill,
     break_id,
     needed_former,
     settled,
+    told,
 )
 from switchyard.domain.reconcile.matching import (
     OpenThere,
@@ -156,15 +157,6 @@ FULL_SECONDS: Final = 24 * 3600.0
 ORPHANS_MAX: Final = 10_000
 
 
-class Pass(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the last pass did."""
-
-    compared_at: datetime
-    differences: int
-    accounts: int
-    not_compared: Mapping[str, str]
-
-
 class Reconciler:
     """Compares again and again; `last` is the last pass."""
 
@@ -198,7 +190,7 @@ class Reconciler:
         self._quiet = quiet
         self.interval_seconds = interval.total_seconds()
         self._passing = asyncio.Lock()
-        self.last: Pass | None = None
+        self.last: PassView | None = None
         self._began_at = clock.monotonic()
         self._compared_at: float | None = None
         self._restart()
@@ -219,7 +211,7 @@ class Reconciler:
                 log.exception("reconcile_failed", retry_seconds=self.interval_seconds)
             await asyncio.sleep(self.interval_seconds)
 
-    async def run_once(self, *, full: bool = False) -> Pass:
+    async def run_once(self, *, full: bool = False) -> PassView:
         """Make one pass; with `full` everything is read again."""
         async with self._passing:
             if full or self._clock.monotonic() - self._read_from > FULL_SECONDS:
@@ -419,15 +411,15 @@ class Reconciler:
                 if state != "closed":
                     self._metrics.breaks.labels(class_, state).set(counts.get((class_, state), 0))
 
-    async def _note(self, findings: Findings) -> Pass:
+    async def _note(self, findings: Findings) -> PassView:
         await self.show_counts()
         self._metrics.not_compared.set(len(findings.not_compared.keys() - self._without_lookup()))
         self._compared_at = self._clock.monotonic()
-        self.last = Pass(
+        self.last = PassView(
             compared_at=self._clock.now(),
             differences=len(findings.differences),
             accounts=sum(bool(account) for account in self._fold.accounts),
-            not_compared=findings.not_compared,
+            not_compared=told(findings.not_compared),
         )
         return self.last
 

@@ -30,11 +30,10 @@ from switchyard.domain.reconcile.breaks import (
     check_decision,
     explained,
     shown,
-    told,
 )
 from switchyard.domain.reconcile.matching import gateway_scope, ledger_scope
 from switchyard.domain.values import EXACT, ONE, ROUNDED, ZERO, canonical, fixed
-from switchyard.flow.reconcile.reconciler import Pass, Reconciler
+from switchyard.flow.reconcile.reconciler import Reconciler
 from switchyard.ports.books import Balance, BreakFilter, BreakStore, Ledger, ManualLedger
 from switchyard.ports.clock import Clock
 from switchyard.ports.queries import Queries
@@ -75,7 +74,7 @@ class ReconcileService:
         """Make a pass now; raises BreakChanged where reconciliation is off."""
         if self.reconciler is None:
             raise BreakChanged("SWITCHYARD_RECONCILE is false: this process compares nothing")
-        return _pass_view(await self.reconciler.run_once(full=full))
+        return await self.reconciler.run_once(full=full)
 
     async def page(self, wanted: BreakFilter) -> BreakPage:
         """A page of breaks."""
@@ -162,7 +161,7 @@ class ReconcileService:
             positions[key] = _position(one, gateway, rates)
         for symbol in sorted(gateway.keys() - positions.keys()):
             if len(positions) < limit and gateway[symbol]:
-                positions[symbol] = _only_at_gateway(gateway[symbol])
+                positions[symbol] = ReconciledPosition(gateway_qty=gateway[symbol])
         breaks = await self._breaks.page(BreakFilter(states=CURRENT_STATES, account_id=account, limit=limit))
         last = None if self.reconciler is None else self.reconciler.last
         unvalued = [name for name, one in balances.items() if one.cash_in_quote_ccy is None]
@@ -198,7 +197,7 @@ class ReconcileService:
         # The answer of a venue may name addresses, which are the operator's business.
         return tuple(
             one if one.scope in own else NotCompared(one.scope, "the venue could not be asked")
-            for one in told(self.reconciler.last.not_compared)
+            for one in self.reconciler.last.not_compared
             if one.scope in own or not one.scope.startswith(("gateway:", "ledger:"))
         )
 
@@ -284,25 +283,5 @@ def _position(holding: Holding, gateway: Mapping[str, Decimal], rates: _Rates) -
     )
 
 
-def _only_at_gateway(qty: Decimal) -> ReconciledPosition:
-    return ReconciledPosition(
-        qty=ZERO,
-        gateway_qty=qty,
-        currency=None,
-        cost_basis=ZERO,
-        realised_pnl=ZERO,
-        value_in_quote_ccy=None,
-    )
-
-
 def _rounded(amount: Decimal, rate: Decimal) -> Decimal:
     return canonical(Decimal(fixed(ROUNDED.multiply(amount, rate))))
-
-
-def _pass_view(done: Pass) -> PassView:
-    return PassView(
-        compared_at=done.compared_at,
-        accounts=done.accounts,
-        differences=done.differences,
-        not_compared=told(done.not_compared),
-    )

@@ -145,15 +145,12 @@ class Sender(Protocol):
 
     def owns(self, lane: int) -> bool:
         """Whether this process sends the orders of the lane."""
-        ...
 
     def at_venue(self, venue: VenueName) -> int:
         """How many requests the venue has not answered yet."""
-        ...
 
     def waits_for_venue(self, venue: VenueName) -> bool:
         """Whether the venue limits the sending: it is closed, or it holds the slots and none is free."""
-        ...
 
 
 class _Waiting(NamedTuple):

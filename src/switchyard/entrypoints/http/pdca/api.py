@@ -32,6 +32,9 @@ from switchyard.domain.strategies.registry import (
 from switchyard.domain.strategies.requests import (
     BATCH_SIZE_MAX,
     Artifact,
+    Operation,
+    RecheckAllBody,
+    RecheckBody,
     RecheckRequest,
     checked_recheck,
     checked_recheck_all,
@@ -174,41 +177,32 @@ class PdcaApi:
     async def _recheck(self, request: Request, call: Call) -> WireResponse:
         key = _key_of(request)
         stated = checked_recheck(parse_object(await read_body(request.receive)))
-        now = self._office.clock.now()
-        new = RecheckRequest(
-            request_id=fresh_ulid(self._office.clock, self._randomness),
-            operation="pdca.recheck",
-            client_id=_client(call),
-            window=window_at(stated.window, now),
-            reason=stated.reason,
-            dry_run=stated.dry_run,
-            metrics=stated.params.recalc_metrics,
-            batch_size=BATCH_SIZE_MAX,
-            runner=self._office.runner,
-            created_at=now,
-            trace_id=stated.trace_id,
-        )
+        new = self._new_request(call, stated, "pdca.recheck", BATCH_SIZE_MAX)
         return await self._accept(call, new, key, request_digest(stated), stated.strategies)
 
     async def _recheck_all(self, request: Request, call: Call) -> WireResponse:
         key = _key_of(request)
         stated = checked_recheck_all(parse_object(await read_body(request.receive)))
+        new = replace(self._new_request(call, stated, "pdca.recheck_all", stated.batch_size), filter=stated.filter)
+        return await self._accept(call, new, key, request_digest(stated), None)
+
+    def _new_request(
+        self, call: Call, stated: RecheckBody | RecheckAllBody, operation: Operation, batch_size: int
+    ) -> RecheckRequest:
         now = self._office.clock.now()
-        new = RecheckRequest(
+        return RecheckRequest(
             request_id=fresh_ulid(self._office.clock, self._randomness),
-            operation="pdca.recheck_all",
+            operation=operation,
             client_id=_client(call),
             window=window_at(stated.window, now),
             reason=stated.reason,
             dry_run=stated.dry_run,
             metrics=stated.params.recalc_metrics,
-            batch_size=stated.batch_size,
+            batch_size=batch_size,
             runner=self._office.runner,
             created_at=now,
-            filter=stated.filter,
             trace_id=stated.trace_id,
         )
-        return await self._accept(call, new, key, request_digest(stated), None)
 
     async def _accept(
         self, call: Call, new: RecheckRequest, key: str, digest: str, strategies: tuple[str, ...] | None
