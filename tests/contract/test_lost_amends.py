@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.domain import decisions
-from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.journal.changes import Committed
 from switchyard.domain.journal.lines import AuditLine
 from switchyard.domain.journal.replay import Replay
@@ -172,6 +172,42 @@ async def test_an_amend_in_place_that_raised_the_quantity_keeps_the_order_open(s
     await check_replay(sweeping, order)
 
 
+async def test_the_end_of_an_order_whose_key_is_repeated_during_a_lookup_needs_one_too(sweeping: Sweeping) -> None:
+    """The page of reports was read before the order was there, and its lookups take a while."""
+    other = await sweeping.working()
+    sweeping.venue.show(other, "CANCELED")
+    repeated = an_accept(qty=Decimal(100))
+    order, state = repeated.orders[0], state_after(repeated)
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150),))
+    sweeping.venue.on_lookup = lambda: sweeping.commit(repeated)
+    await sweeping.receive(an_end(await sweeping.state(other)), an_end(state, "end-2"))
+
+    assert (await sweeping.state(other)).order.status == "CANCELED"
+    after = (await sweeping.state(order)).order
+    assert (after.status, int(after.qty), current_id(after)) == ("WORKING", 150, FIRST)
+    await check_replay(sweeping, order)
+
+
+async def test_a_report_on_an_order_whose_key_is_repeated_during_a_lookup_takes_it_to_its_venue(
+    database: Database,
+) -> None:
+    """Its route prefers another venue today; the lost history sent it to this one."""
+    sweeping = Sweeping(database, restored_seq=RESTORED_SEQ, route=(VenueName("elsewhere"), VENUE))
+    other = await sweeping.working()
+    sweeping.venue.show(other, "CANCELED")
+    repeated = an_accept(qty=Decimal(100), venue=VenueName("elsewhere"))
+    order, state = repeated.orders[0], state_after(repeated)
+    sweeping.venue.show(order, "PARTIALLY_FILLED", "a:30")
+    sweeping.venue.on_lookup = lambda: sweeping.commit(repeated)
+    fill = replace(report(state, "a", "30", "30"), venue=VENUE)
+    await sweeping.receive(an_end(await sweeping.state(other)), fill)
+
+    after = (await sweeping.state(order)).order
+    assert (after.venue, after.status, int(after.filled_qty)) == (VENUE, "PARTIALLY_FILLED", 30)
+    assert int(await sweeping.held()) == 30
+    await check_replay(sweeping, order)
+
+
 async def test_a_fill_of_the_known_quantity_needs_no_lookup(sweeping: Sweeping) -> None:
     order = await sweeping.working()
     await sweeping.receive(report(await sweeping.state(order), "a", "100", "100", "FILLED"))
@@ -183,6 +219,21 @@ async def test_an_order_of_after_the_restore_ends_without_a_lookup(database: Dat
     order = await sweeping.working()
     await sweeping.receive(an_end(await sweeping.state(order)))
     assert ((await sweeping.state(order)).order.status, sweeping.venue.asked) == ("CANCELED", [])
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+async def test_an_order_that_its_venue_recognised_may_have_an_amend_that_the_answer_did_not_show(
+    database: Database, replaces: bool
+) -> None:
+    """Its key was repeated after the restore, and the venue answered as it had answered the lost order."""
+    sweeping = Sweeping(database, restored_seq=1, may_be_amended=always)
+    order = await sweeping.working()
+    state = await sweeping.state(order)
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150, replaces=replaces),))
+    await sweeping.receive(an_end(state) if replaces else report(state, "a", "100", "100"))
+    after = (await sweeping.state(order)).order
+    assert (after.status, int(after.qty)) == ("WORKING" if replaces else "PARTIALLY_FILLED", 150)
+    await check_replay(sweeping, order)
 
 
 async def test_an_end_that_a_lookup_contradicts_waits(sweeping: Sweeping) -> None:

@@ -1,6 +1,6 @@
 """A recorder and a sweeper over a venue whose orders and reports are set by the test."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from itertools import count
@@ -12,7 +12,7 @@ from switchyard.domain.decisions import begin_attempt, record_sent
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.journal.changes import Change, Outcome
 from switchyard.domain.orders.order import Order
-from switchyard.domain.orders.outbox import OrderState
+from switchyard.domain.orders.outbox import MayBeLost, OrderState, never_lost
 from switchyard.domain.orders.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 from switchyard.domain.values import ZERO
 from switchyard.flow.executions.record import Recorder
@@ -43,6 +43,8 @@ class ShownVenue(NullVenue):
         self.can_be_asked = True
         self.unanswered: set[VenueClientOrderId] = set()
         """The ids about which it cannot be asked."""
+        self.on_lookup: Callable[[], Awaitable[object]] | None = None
+        """What happens while the next lookup is under way."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -50,6 +52,9 @@ class ShownVenue(NullVenue):
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         self.asked.append(client_id)
+        if self.on_lookup is not None:
+            during, self.on_lookup = self.on_lookup, None
+            await during()
         if not self.can_be_asked or client_id in self.unanswered:
             raise VenueUnavailable("not now")
         return self.shown.get(client_id)
@@ -88,6 +93,7 @@ class Sweeping:
         restored_seq: int | None = None,
         name: VenueName = VENUE,
         route: Sequence[VenueName] = (),
+        may_be_amended: MayBeLost = never_lost,
     ) -> None:
         """`restored_seq`: the first number after a restore; `route`: the venues of every symbol."""
         self.journal, self.queries = database.journal, database.queries
@@ -102,6 +108,7 @@ class Sweeping:
             commit=sequencer.commit,
             clock=self.clock,
             venues_of=lambda _symbol: route,
+            may_be_amended=may_be_amended,
         )
         self.recorder = Recorder(
             self.venue,

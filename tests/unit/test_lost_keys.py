@@ -20,7 +20,7 @@ from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.pre_send_checks import FirstSends, PreSendChecks
 from switchyard.ports.outbox import Due
-from switchyard.ports.venue import Accepted, Dedupe, Lookup, Unsent, Venue, VenueUnavailable
+from switchyard.ports.venue import Accepted, AmendMode, Dedupe, Lookup, Unsent, Venue, VenueUnavailable
 from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after
 from tests.support.memory.clock import START, ManualClock
 from tests.support.one_order import WINDOW, ScriptedVenue, Setup
@@ -78,6 +78,25 @@ def test_an_order_from_before_the_restore_and_a_later_attempt_are_not_looked_up(
     earlier = state_after(an_accept(key="k", now=START - SECOND))
     assert not keys.must_ask(*order_and_row(earlier))
     assert not keys.must_ask(*order_and_row(replace(state, outbox=(replace(state.outbox[0], attempt=1),))))
+
+
+@pytest.mark.parametrize(
+    ("dedupe", "amend", "may_be"),
+    [
+        ("permanent", "cancel_replace", True),
+        ("permanent", "in_place", True),
+        ("permanent", "none", False),
+        ("while_open", "in_place", False),
+    ],
+)
+def test_an_order_that_its_venue_recognised_may_have_a_lost_amend(
+    dedupe: Dedupe, amend: AmendMode, may_be: bool
+) -> None:
+    """A venue that is asked before the first send has shown its amends then."""
+    capabilities = replace(ScriptedVenue(dedupe).capabilities, amend=amend)
+    history = LostHistory(START, TTL, {VENUE: capabilities}, ManualClock())
+    order, row = order_and_row()
+    assert history.may_have_amended(order, replace(row, status="sent", attempt=1)) is may_be
 
 
 @pytest.mark.parametrize(("dedupe", "may_be_there"), [("while_open", False), ("permanent", True), ("none", True)])

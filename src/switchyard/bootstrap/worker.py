@@ -77,6 +77,7 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
         commit=core.sequencer.commit,
         clock=core.clock,
         venues_of=partial(_venues_of, core),
+        may_be_amended=history.may_have_amended,
     )
     for venue in core.venues.values():
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)

@@ -18,7 +18,7 @@ from switchyard.domain.orders.amends import amend_rows, last_id
 from switchyard.domain.orders.keys import is_lost_key_alive
 from switchyard.domain.orders.lifecycle import is_final
 from switchyard.domain.orders.order import Order
-from switchyard.domain.orders.outbox import OrderState, OutboxRow, is_first_attempt
+from switchyard.domain.orders.outbox import MayBeLost, OrderState, OutboxRow, is_first_attempt, never_lost
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.ports.clock import Clock
@@ -56,6 +56,15 @@ class LostHistory:
         if row.kind == "amend":
             return True
         return order.idempotency_key is not None and (is_first_attempt(row) or not self.is_asked_first(row.venue))
+
+    def may_have_amended(self, order: Order, row: OutboxRow) -> bool:
+        """Whether the order may be at its venue with an amend of the lost history, also after an attempt from here.
+
+        Only a venue that recognises the order itself is not asked before the first attempt. It may answer as it did the
+        first time, so its answer does not show the amend.
+        """
+        capabilities = self._capabilities.get(row.venue)
+        return capabilities is not None and capabilities.amend != "none" and self.may_have_sent(order, row)
 
     def may_have_placed(self, order: Order) -> bool:
         """Whether the order's key may be one of the lost history, at any venue."""
@@ -100,8 +109,13 @@ class LostAmends:
         commit: Commit,
         clock: Clock,
         venues_of: Callable[[str], Sequence[VenueName]] = _no_route,
+        may_be_amended: MayBeLost = never_lost,
     ) -> None:
-        """`restored_seq`: the first number after the last restore, none if there was none; `venues_of`: a route."""
+        """`restored_seq`: the first number after the last restore, none if there was none; `venues_of`: a route.
+
+        `may_be_amended`: whether an order that was sent from here since may have an amend of the lost history.
+        """
+        self._may_be_amended = may_be_amended
         self._venues_of = venues_of
         self.is_restored = restored_seq is not None
         self._restored_seq = restored_seq or 0
@@ -263,7 +277,9 @@ class LostAmends:
         row = state.find("new", 1)
         if row is None or not self.is_restored:
             return False
-        return row.seq < self._restored_seq or not row.attempt or row.last_error == "CONFLICT_PROCESSED"
+        if row.seq < self._restored_seq or not row.attempt or row.last_error == "CONFLICT_PROCESSED":
+            return True
+        return self._may_be_amended(state.order, row)
 
 
 def _asked_amend(state: OrderState, found: VenueOrder) -> tuple[VenueAmend, ...]:

@@ -38,6 +38,7 @@ from switchyard.flow.executions.revisions import ConfirmedEnds, Revisions
 from switchyard.flow.executions.strays import (
     IsOurs,
     LeftOrders,
+    States,
     Strays,
     VenueGate,
     is_known_end,
@@ -174,7 +175,7 @@ class Recorder:
         self.amends = amends or LostAmends(
             restored_seq=None, is_ours=is_ours, journal=journal, commit=sequencer.commit, clock=clock
         )
-        self._ends = ConfirmedEnds(venue, self.amends, self.gate, journal, self._states)
+        self._ends = ConfirmedEnds(venue, self.amends, self.gate, journal, self._located)
         self.inline = InlineReports(self._inline_decision, self._note_applied)
         self._applied = metrics.reports.labels("applied")
         self._duplicates = metrics.reports.labels("duplicate")
@@ -256,11 +257,7 @@ class Recorder:
         """Apply reports, each once; returns how many changed an order."""
         everything = reports
         reports = await self.inline.others(reports)
-        if self.amends.is_restored:
-            await self._adopt_orders(reports)
-        if not confirmed:
-            reports = await self._ends.of(reports)
-        reports, states = await self._states(reports)
+        reports, states = await (self._located(reports) if confirmed else self._ends.of(reports))
         if any(state.order.venue != self._venue.name for state in states.values()):
             states = await self._reread(states)
             reports = await self._of_this_venue(reports, states)
@@ -312,15 +309,29 @@ class Recorder:
             return reports, states
         return [of_order(report, found.get(report.venue_client_order_id)) for report in reports], states
 
-    async def _adopt_orders(self, reports: Sequence[ExecutionReport]) -> None:
-        """Take the orders of other venues, which were not sent from here, to where the lost history has sent them."""
-        _, states = await self._states(reports)
+    async def _located(
+        self, reports: Sequence[ExecutionReport]
+    ) -> tuple[Sequence[ExecutionReport], dict[VenueClientOrderId, OrderState]]:
+        """As `_states`, once the orders that the lost history has sent here are here."""
+        while True:
+            named, states = await self._states(reports)
+            if not self.amends.is_restored or not await self._adopt_orders(states):
+                return named, states
+
+    async def _adopt_orders(self, states: States) -> bool:
+        """Take the orders of other venues, which were not sent from here, to where the lost history has sent them.
+
+        Returns whether there were any.
+        """
+        is_adopted = False
         foreign = {client_id: state for client_id, state in states.items() if state.order.venue != self._venue.name}
         for client_id, state in (await self._reread(foreign)).items() if foreign else ():
             if await self.amends.adopt_order(state, self._venue.name, client_id):
                 self._sequencer.states.forget_order(state.order.order_id)
+                is_adopted = True
+        return is_adopted
 
-    async def _reread(self, states: dict[VenueClientOrderId, OrderState]) -> dict[VenueClientOrderId, OrderState]:
+    async def _reread(self, states: States) -> States:
         """The states, those of orders of another venue read again: another worker may have moved them here since."""
         foreign = [client_id for client_id, state in states.items() if state.order.venue != self._venue.name]
         for client_id in foreign:

@@ -243,24 +243,36 @@ class ConfirmedEnds:
         waiting, self._waiting = self._waiting, []
         return waiting
 
-    async def of(self, reports: Sequence[ExecutionReport]) -> Sequence[ExecutionReport]:
-        """The reports that may be applied now; the others wait. Raises VenueUnavailable where too many do."""
-        if not self._amends.is_restored or self._venue.capabilities.lookup == "none":
-            return reports
-        named, states = await self._load_states(reports)
-        doubtful = self._doubtful(named, states)
-        legs = {
-            named[place].venue_client_order_id: self._asked_id(named[place], states) for place in reversed(doubtful)
-        }
-        unasked = await self._ask(legs, states)
-        waiting = [place for place in doubtful if named[place].venue_client_order_id in unasked]
-        if len(self._waiting) + len(waiting) > WAITING_MAX:
-            raise VenueUnavailable(
-                f"{self._venue.name}: too many reports wait until it can be asked about their orders"
-            )
-        self._waiting += [reports[place] for place in waiting]
-        self._gate.note_waiting(len(self._waiting))
-        return [report for place, report in enumerate(reports) if place not in waiting] if waiting else reports
+    async def of(self, reports: Sequence[ExecutionReport]) -> tuple[Sequence[ExecutionReport], States]:
+        """The reports that may be applied now, with their orders as they were read last; the others wait.
+
+        What is asked takes time: a key that is repeated meanwhile makes an order of which an end must be asked about,
+        too. An order that is not among those returned was not known when the last one was asked about. Raises
+        VenueUnavailable where too many reports wait.
+        """
+        asked: set[VenueClientOrderId] = set()
+        while True:
+            named, states = await self._load_states(reports)
+            if not self._amends.is_restored or self._venue.capabilities.lookup == "none":
+                return named, states
+            doubtful = [
+                place for place in self._doubtful(named, states) if named[place].venue_client_order_id not in asked
+            ]
+            if not doubtful:
+                self._gate.note_waiting(len(self._waiting))
+                return named, states
+            legs = {
+                named[place].venue_client_order_id: self._asked_id(named[place], states) for place in reversed(doubtful)
+            }
+            unasked = await self._ask(legs, states)
+            asked |= legs.keys() - unasked
+            waiting = {place for place in doubtful if named[place].venue_client_order_id in unasked}
+            if len(self._waiting) + len(waiting) > WAITING_MAX:
+                raise VenueUnavailable(
+                    f"{self._venue.name}: too many reports wait until it can be asked about their orders"
+                )
+            self._waiting += [reports[place] for place in sorted(waiting)]
+            reports = [report for place, report in enumerate(reports) if place not in waiting]
 
     def _doubtful(self, reports: Sequence[ExecutionReport], states: States) -> list[int]:
         """The places of the reports that may end an order which is not the same at the venue."""
