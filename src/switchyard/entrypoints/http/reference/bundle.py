@@ -40,7 +40,7 @@ def as_json() -> bytes:
 @cache
 def as_yaml() -> bytes:
     """The document as YAML."""
-    return as_text(document()).encode()
+    return _yaml(document()).encode()
 
 
 def _bundled(openapi: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
@@ -104,6 +104,5 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _represent_text)
 
 
-def as_text(value: Any) -> str:
-    """A part of the document as YAML."""
+def _yaml(value: Any) -> str:
     return yaml.dump(value, Dumper=_Dumper, allow_unicode=True, sort_keys=False, width=120)

@@ -1,20 +1,24 @@
-"""The API reference as one HTML page: each operation with a command to try, and the contract's YAML below it.
+"""The API reference as one HTML page, generated from the OpenAPI document.
 
 The page has no script and no inline style, so it works under a strict Content-Security-Policy.
 """
 
 import json
-import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
-from html import escape
 from http import HTTPStatus
 from typing import Any
 
-from markdown_it import MarkdownIt
-
-from switchyard.entrypoints.http.reference.bundle import as_text, document
+from switchyard.entrypoints.http.reference import schemas
+from switchyard.entrypoints.http.reference.bundle import document
+from switchyard.entrypoints.http.reference.markup import (
+    Markup,
+    element,
+    from_markdown,
+    from_markdown_line,
+    joined,
+)
 from switchyard.entrypoints.http.reference.routes import STYLE_PATH
 
 Node = dict[str, Any]
@@ -25,161 +29,216 @@ TOKEN=$(switchyard token --account demo)
 PDCA_TOKEN=$(switchyard token --aud pdca --aud pdca.gui --scope pdca:read --scope pdca:recheck \\
   --scope pdca:recheck_all --scope pdca:download --scope pdca:strategies)"""
 METHODS = frozenset({"get", "post", "put", "patch", "delete"})
-SCHEMA = "#/components/schemas/"
-# Raw HTML in a description is shown as text.
-_markdown = MarkdownIt("commonmark", {"html": False})
 
 
 @cache
 def reference_page() -> bytes:
     """The page in UTF-8."""
-    openapi = document()
-    return _page(_without_references(openapi, openapi)).encode()
+    return _Page(document()).render().encode()
 
 
-def _without_references(node: Any, openapi: Node) -> Any:
-    """A copy with the node itself for each reference, except to schemas: they have a section of their own."""
-    if isinstance(node, list):
-        return [_without_references(each, openapi) for each in node]
-    if not isinstance(node, dict):
-        return node
-    reference = node.get("$ref", SCHEMA)
-    if not reference.startswith(SCHEMA):
-        node = openapi
-        for step in reference.removeprefix("#/").split("/"):
-            node = node[step]
-    return {key: _without_references(value, openapi) for key, value in node.items()}
+class _Page:
+    """Renders one document."""
+
+    def __init__(self, openapi: Node) -> None:
+        self._openapi = openapi
+
+    def render(self) -> str:
+        info = self._openapi["info"]
+        head = joined(
+            Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+            element("title", info["title"]),
+            Markup(f'<link rel="stylesheet" href="{STYLE_PATH}"><link rel="icon" href="data:,">'),
+        )
+        shown = joined(self._navigation(), element("main", self._introduction(), *self._tags(), self._schemas()))
+        return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{shown}</body></html>\n'
+
+    def _navigation(self) -> Markup:
+        groups = []
+        for tag in self._openapi["tags"]:
+            links = [
+                _item(operation["operationId"], _method(method), " ", path)
+                for path, method, operation in self._operations(tag["name"])
+            ]
+            groups.append(joined(element("h2", tag["name"]), element("ul", *links)))
+        names = [_item(f"schema-{name}", name) for name in self._openapi["components"]["schemas"]]
+        every_schema = element("details", element("summary", "all schemas"), element("ul", *names))
+        return element("nav", *groups, element("h2", "schemas"), every_schema, aria_label="Contents")
+
+    def _introduction(self) -> Markup:
+        info = self._openapi["info"]
+        links = element(
+            "p",
+            "The same contract for tools: ",
+            element("a", "openapi.json", href="/openapi.json"),
+            ", ",
+            element("a", "openapi.yaml", href="/openapi.yaml"),
+        )
+        return element(
+            "header",
+            element("h1", info["title"], " ", element("small", info["version"])),
+            element("p", info["summary"], class_="lead"),
+            links,
+            from_markdown(info["description"]),
+            self._security_schemes(),
+        )
+
+    def _security_schemes(self) -> Markup:
+        rows = [
+            element(
+                "tr",
+                element("td", element("code", name)),
+                element("td", _scheme(scheme)),
+                element("td", from_markdown_line(scheme.get("description", ""))),
+            )
+            for name, scheme in self._openapi["components"]["securitySchemes"].items()
+        ]
+        return joined(
+            element("h2", "Authentication"),
+            schemas.table(("scheme", "sent as", "description"), rows),
+            element("p", "The commands on this page use three variables. On the gateway's machine set them with:"),
+            element("pre", element("code", VARIABLES)),
+        )
+
+    def _tags(self) -> Iterator[Markup]:
+        for tag in self._openapi["tags"]:
+            yield element("h2", tag["name"], class_="tag")
+            yield element("p", tag["description"])
+            for path, method, operation in self._operations(tag["name"]):
+                yield self._operation(path, method, operation)
+
+    def _operations(self, tag: str) -> Iterator[tuple[str, str, Node]]:
+        for path, item in self._openapi["paths"].items():
+            for method, operation in item.items():
+                if method in METHODS and tag in operation["tags"]:
+                    yield path, method, operation
+
+    def _operation(self, path: str, method: str, operation: Node) -> Markup:
+        shared = self._openapi["paths"][path].get("parameters", [])
+        parameters = [self._resolved(each) for each in [*shared, *operation.get("parameters", ())]]
+        request = operation.get("requestBody")
+        name = operation["operationId"]
+        return element(
+            "section",
+            element("h3", element("a", _method(method), " ", element("code", path), href=f"#{name}")),
+            element("p", operation["summary"], class_="lead"),
+            from_markdown(operation.get("description", "")),
+            element("p", "Token: ", self._security(operation)),
+            _parameters(parameters),
+            self._request_body(request) if request else None,
+            element("h4", "Request"),
+            element("pre", element("code", self._curl(path, method, operation, parameters))),
+            element("h4", "Responses"),
+            *(self._response(status, self._resolved(each)) for status, each in operation["responses"].items()),
+            id=name,
+        )
+
+    def _security(self, operation: Node) -> str:
+        needs = operation.get("security", self._openapi["security"])
+        if not needs:
+            return "none"
+        return " or ".join(", ".join(each) or "none" for each in needs)
+
+    def _response(self, status: str, response: Node) -> Markup:
+        code = element("code", status, class_=f"status status-{status[0]}")
+        title = element("summary", code, " ", HTTPStatus(int(status)).phrase)
+        shown: list[Markup] = []
+        for name, header in response.get("headers", {}).items():
+            description = self._resolved(header)["description"]
+            shown.append(element("p", "Header ", element("code", name), ": ", from_markdown_line(description)))
+        for media_type, content in response["content"].items():
+            shown.append(_content(media_type, content))
+        return element("details", title, from_markdown(response["description"]), *shown)
+
+    def _request_body(self, request: Node) -> Markup:
+        shown = [
+            joined(_content(media_type, content), schemas.members(self._resolved(content["schema"])))
+            for media_type, content in request["content"].items()
+        ]
+        return joined(element("h4", "Body"), from_markdown(request.get("description", "")), *shown)
+
+    def _curl(self, path: str, method: str, operation: Node, parameters: list[Node]) -> str:
+        """A command with the example values of the contract."""
+        filled, headers = path, []
+        for parameter in parameters:
+            if parameter["in"] == "path":
+                filled = filled.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
+            elif parameter["in"] == "header" and parameter["name"] == "Idempotency-Key":
+                headers.append(f"{parameter['name']}: {parameter['example']}")
+        # Paths of another server than the gateway name it.
+        servers = [each["url"] for each in self._openapi["paths"][path].get("servers", [{"url": "/"}])]
+        server = "URL" if "/" in servers else "BACKOFFICE"
+        lines = [f'curl -sS{"N" if filled.endswith("/stream") else ""} "${server}{filled}"']
+        if "bearer" in self._security(operation):
+            lines.append('-H "Authorization: Bearer $TOKEN"')
+        if "pdca" in self._security(operation):
+            lines.append('-H "Authorization: Bearer $PDCA_TOKEN"')
+        lines += [f"-H {shlex.quote(header)}" for header in headers]
+        if "requestBody" in operation:
+            [(media_type, content)] = operation["requestBody"]["content"].items()
+            value = next(iter(content["examples"].values()))["value"]
+            lines += [f"-H 'Content-Type: {media_type}'", f"-d {shlex.quote(json.dumps(value))}"]
+        if method in ("patch", "put", "delete") or (method == "post" and "requestBody" not in operation):
+            lines.append(f"-X {method.upper()}")
+        return " \\\n  ".join(lines)
+
+    def _schemas(self) -> Markup:
+        every = self._openapi["components"]["schemas"].items()
+        return joined(
+            element("h2", "Schemas", class_="tag"), *(schemas.component(name, schema) for name, schema in every)
+        )
+
+    def _resolved(self, node: Node) -> Node:
+        """The node, or the component that it refers to."""
+        if "$ref" not in node:
+            return node
+        found: Any = self._openapi
+        for step in node["$ref"].removeprefix("#/").split("/"):
+            found = found[step]
+        return dict(found)
 
 
-def _page(openapi: Node) -> str:
-    info, schemas = openapi["info"], openapi["components"]["schemas"]
-    parts = [f"<nav aria-label='Contents'>{_navigation(openapi)}</nav><main><header>"]
-    parts += [f"<h1>{_text(info['title'])} <small>{info['version']}</small></h1>{_lead(info['summary'])}"]
-    parts += ['<p>The same contract for tools: <a href="/openapi.json">openapi.json</a>, ']
-    parts += ['<a href="/openapi.yaml">openapi.yaml</a></p>', _markdown.render(info["description"])]
-    parts += ["<h2>Authentication</h2>", _yaml(openapi["components"]["securitySchemes"])]
-    parts += ["<p>The commands on this page use these variables. On the gateway's machine set them with:</p>"]
-    parts += [f"<pre><code>{_text(VARIABLES)}</code></pre></header>"]
-    for tag in openapi["tags"]:
-        parts += [f'<h2 class="tag">{_text(tag["name"])}</h2><p>{_text(tag["description"])}</p>']
-        parts += [_operation(openapi, *found) for found in _operations(openapi, tag["name"])]
-    parts += ['<h2 class="tag">Schemas</h2>', *(_schema(name, schema) for name, schema in schemas.items())]
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-    head += f'<title>{_text(info["title"])}</title><link rel="stylesheet" href="{STYLE_PATH}">'
-    head += '<link rel="icon" href="data:,">'
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{"".join(parts)}</main></body></html>\n'
+def _item(anchor: str, *content: str) -> Markup:
+    return element("li", element("a", *content, href=f"#{anchor}"))
 
 
-def _navigation(openapi: Node) -> str:
-    shown = ""
-    for tag in openapi["tags"]:
-        found = _operations(openapi, tag["name"])
-        links = [_item(operation["operationId"], _title(method, path)) for path, method, operation in found]
-        shown += f"<h2>{_text(tag['name'])}</h2><ul>{''.join(links)}</ul>"
-    names = "".join(_item(f"schema-{name}", name) for name in openapi["components"]["schemas"])
-    return f"{shown}<h2>schemas</h2><details><summary>all schemas</summary><ul>{names}</ul></details>"
+def _method(method: str) -> Markup:
+    return element("span", method.upper(), class_=f"method method-{method}")
 
 
-def _operations(openapi: Node, tag: str) -> Iterator[tuple[str, str, Node]]:
-    for path, item in openapi["paths"].items():
-        for method, operation in item.items():
-            if method in METHODS and tag in operation["tags"]:
-                yield path, method, operation
+def _scheme(scheme: Node) -> Markup:
+    sent = f"{scheme['name']}: …" if scheme["type"] == "apiKey" else "Authorization: Bearer …"
+    return element("code", sent)
 
 
-def _operation(openapi: Node, path: str, method: str, operation: Node) -> str:
-    name = operation["operationId"]
-    item: Node = openapi["paths"][path]
-    parameters = [*item.get("parameters", ()), *operation.get("parameters", ())]
-    needs: list[Node] = operation["security"] if "security" in operation else openapi["security"]
-    token = " or ".join(", ".join(each) or "none" for each in needs) or "none"
-    shown = f'<section id="{name}"><h3><a href="#{name}">{_title(method, path)}</a></h3>{_lead(operation["summary"])}'
-    shown += f"{_markdown.render(operation.get('description', ''))}<p>Token: {token}</p><h4>Request</h4>"
-    # Paths of another server than the gateway name it.
-    servers = [each["url"] for each in item.get("servers", [{"url": "/"}])]
-    command = _curl("URL" if "/" in servers else "BACKOFFICE", path, method, operation, parameters, token)
-    shown += f"<pre><code>{_text(command)}</code></pre>"
-    if parameters:
-        shown += f"<h4>Parameters</h4>{_yaml(parameters)}"
-    if "requestBody" in operation:
-        body = operation["requestBody"]
-        shown += f"<h4>Body</h4>{_markdown.render(body.get('description', ''))}{_content(body['content'])}"
-    return f"{shown}<h4>Responses</h4>{''.join(_response(*each) for each in operation['responses'].items())}</section>"
+def _parameters(parameters: list[Node]) -> Markup | None:
+    if not parameters:
+        return None
+    rows = [
+        element(
+            "tr",
+            element(
+                "td",
+                element("code", each["name"]),
+                element("span", "required", class_="required") if each.get("required") else None,
+            ),
+            element("td", each["in"]),
+            element("td", schemas.type_of(each["schema"]), schemas.limits_of(each["schema"])),
+            element("td", from_markdown_line(each.get("description", ""))),
+        )
+        for each in parameters
+    ]
+    return joined(element("h4", "Parameters"), schemas.table(("name", "in", "type", "description"), rows))
 
 
-def _response(status: str, response: Node) -> str:
-    title = f'<code class="status status-{status[0]}">{status}</code> {HTTPStatus(int(status)).phrase}'
-    headers = f"<p>Headers:</p>{_yaml(response['headers'])}" if "headers" in response else ""
-    shown = f"{_markdown.render(response['description'])}{headers}{_content(response['content'])}"
-    return f"<details><summary>{title}</summary>{shown}</details>"
-
-
-def _content(content: Node) -> str:
-    """The bodies by media type."""
-    shown = ""
-    for media_type, body in content.items():
-        shown += f"<p><code>{media_type}</code></p>{_yaml({**body, 'examples': None})}"
-        examples = body.get("examples", {}).values()
-        shown += "".join(_example(each["value"], each.get("summary", "")) for each in examples)
-    return shown
-
-
-def _schema(name: str, schema: Node) -> str:
-    shown = _markdown.render(schema.get("description", "")) + _yaml({**schema, "description": None, "examples": None})
-    examples = "".join(map(_example, schema.get("examples", ())))
-    title = f'<h3><a href="#schema-{name}">{name}</a></h3>'
-    return f'<section id="schema-{name}">{title}{shown}{examples}</section>'
-
-
-def _example(value: Any, summary: str = "") -> str:
-    """An example value: text as it is, everything else as indented JSON."""
-    shown = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
-    caption = f"Example: {_text(summary)}" if summary else "Example"
-    return f"<figure><figcaption>{caption}</figcaption><pre><code>{_text(shown)}</code></pre></figure>"
-
-
-def _yaml(node: Any) -> str:
-    """A part of the contract, with links to the schemas that it names; members that are None are left out."""
-    if isinstance(node, dict):
-        node = {key: value for key, value in node.items() if value is not None}
-    shown = re.sub(rf"'{SCHEMA}(\w+)'", r'<a href="#schema-\1">\1</a>', _text(as_text(node).rstrip()))
-    return f"<pre><code>{shown}</code></pre>"
-
-
-def _curl(server: str, path: str, method: str, operation: Node, parameters: list[Node], token: str) -> str:
-    """A command with the example values of the contract."""
-    headers = []
-    for parameter in parameters:
-        if parameter["in"] == "path":
-            path = path.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
-        elif parameter["in"] == "header" and parameter["name"] == "Idempotency-Key":
-            headers.append(f"{parameter['name']}: {parameter['example']}")
-    lines = [f'curl -sS{"N" if path.endswith("/stream") else ""} "${server}{path}"']
-    if "bearer" in token:
-        lines.append('-H "Authorization: Bearer $TOKEN"')
-    if "pdca" in token:
-        lines.append('-H "Authorization: Bearer $PDCA_TOKEN"')
-    lines += [f"-H {shlex.quote(header)}" for header in headers]
-    if "requestBody" in operation:
-        [(media_type, content)] = operation["requestBody"]["content"].items()
-        value = next(iter(content["examples"].values()))["value"]
-        lines += [f"-H 'Content-Type: {media_type}'", f"-d {shlex.quote(json.dumps(value))}"]
-    if method in ("patch", "put", "delete") or (method == "post" and "requestBody" not in operation):
-        lines.append(f"-X {method.upper()}")
-    return " \\\n  ".join(lines)
-
-
-def _item(anchor: str, content: str) -> str:
-    return f'<li><a href="#{anchor}">{content}</a></li>'
-
-
-def _title(method: str, path: str) -> str:
-    return f'<span class="method method-{method}">{method.upper()}</span> <code>{_text(path)}</code>'
-
-
-def _lead(text: str) -> str:
-    return f'<p class="lead">{_text(text)}</p>'
-
-
-def _text(text: str) -> str:
-    return escape(text, quote=False)
+def _content(media_type: str, content: Node) -> Markup:
+    messages = content.get("x-messages", {})
+    rows = [
+        element("tr", element("td", element("code", name)), element("td", schemas.type_of(schema)))
+        for name, schema in messages.items()
+    ]
+    return joined(
+        element("p", element("code", media_type)),
+        schemas.table(("message", "data"), rows) if rows else schemas.body(content["schema"]),
+        *(schemas.example(each["value"], each.get("summary", "")) for each in content.get("examples", {}).values()),
+    )
