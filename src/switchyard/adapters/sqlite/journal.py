@@ -28,7 +28,7 @@ from switchyard.adapters.sqlite.append import (
     rows_of,
 )
 from switchyard.adapters.sqlite.connections import Connections
-from switchyard.adapters.system_clock import boot_id, boot_seconds
+from switchyard.adapters.system_clock import boot_id
 from switchyard.adapters.tables import EVENT_COLUMNS
 from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalBroken, JournalUnavailable
@@ -40,7 +40,7 @@ from switchyard.domain.orders.amends import by_amend_id
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.risk.exposure import AccountExposure, CurrencyReserve, SymbolExposure
 from switchyard.ports.bus import Lease, LeaseLost
-from switchyard.ports.clock import Clock
+from switchyard.ports.clock import Clock, boot_seconds
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines, StoredTime, TimeReading
 
 T = TypeVar("T")
