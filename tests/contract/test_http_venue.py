@@ -16,8 +16,9 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http import transport
 from switchyard.adapters.venues.http import venue as venue_module
 from switchyard.adapters.venues.http.outcomes import decoded
-from switchyard.adapters.venues.http.transport import Pool
-from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS, HttpVenue
+from switchyard.venue.transport import Pool
+from switchyard.adapters.venues.http.adapter import http_venue
+from switchyard.venue.bridge import RESPONSE_SECONDS, Bridge
 from switchyard.adapters.venues.wire import OrderResponse, Report, encode
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders.amends import Amend
@@ -46,7 +47,7 @@ from tests.support.scripted_server import (
     then_hang_up,
 )
 from tests.support.second_responses import CROSSING, MOMENTS, SECOND_NAMES, SECONDS, a_broker
-from tests.support.venue_orders import DEADLINE_SECONDS, an_order, open_orders, unlocated
+from tests.support.venue_orders import by_id, DEADLINE_SECONDS, an_order, open_orders, unlocated
 
 SHORT = dict.fromkeys(RESPONSE_SECONDS, 0.2)
 ORDER = an_order("one", qty="1000", price="145.001")
@@ -73,9 +74,9 @@ def order_response(**changes: Any) -> dict[str, Any]:
 @asynccontextmanager
 async def http_venue(
     url: str, dedupe: Dedupe = "while_open", lookup: Lookup = "all", **options: Any
-) -> AsyncIterator[HttpVenue]:
+) -> AsyncIterator[Bridge]:
     capabilities = Capabilities(dedupe=dedupe, lookup=lookup)
-    venue = HttpVenue(VenueName("broker"), url=url, capabilities=capabilities, clock=ManualClock(), **options)
+    venue = http_venue(VenueName("broker"), url=url, capabilities=capabilities, clock=ManualClock(), **options)
     await venue.start()
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
@@ -143,12 +144,12 @@ async def test_queries_work_while_every_send_hangs() -> None:
     async with scripted_server(*replies) as server, http_venue(server.url, sends=Pool(1)) as venue:
         hanging = asyncio.create_task(venue.submit(ORDER))
         await server.arrived.wait()
-        assert await venue.find_by_client_order_id(ID) is not None
+        assert await venue.find(by_id(ID)) is not None
         hanging.cancel()
 
 
 async def test_a_venue_that_is_not_started_or_is_closed_sends_nothing() -> None:
-    venue = HttpVenue(
+    venue = http_venue(
         VenueName("broker"),
         url="http://127.0.0.1:1",
         capabilities=Capabilities(dedupe="permanent", lookup="all"),
@@ -388,7 +389,7 @@ async def test_only_a_close_to_a_broker_that_has_reduce_only_orders_carries_the_
     accepted = reply(200, order_response())
     for order, is_flagged in ((replace(ORDER, reduce_only=True), has_reduce_only), (ORDER, False)):
         async with scripted_server(accepted) as server:
-            venue = HttpVenue(VenueName("broker"), url=server.url, capabilities=capabilities, clock=ManualClock())
+            venue = http_venue(VenueName("broker"), url=server.url, capabilities=capabilities, clock=ManualClock())
             await venue.start()
             assert isinstance(await venue.submit(order), Accepted)
             await venue.close()
@@ -529,7 +530,7 @@ async def test_a_cancel_does_not_carry_the_orders_idempotency_key() -> None:
 
 async def test_an_order_is_absent_only_if_the_broker_says_so() -> None:
     async with scripted_server(reply(404, {"error": "UNKNOWN_ORDER"})) as server, http_venue(server.url) as venue:
-        assert await venue.find_by_client_order_id(ID) is None
+        assert await venue.find(by_id(ID)) is None
 
 
 @pytest.mark.parametrize(
@@ -549,13 +550,13 @@ async def test_an_order_is_absent_only_if_the_broker_says_so() -> None:
 async def test_any_other_response_means_that_the_venue_is_unavailable(response: Reply) -> None:
     async with scripted_server(response) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable, match="broker"):
-            await venue.find_by_client_order_id(ID)
+            await venue.find(by_id(ID))
 
 
 async def test_queries_to_a_broker_that_is_down_raise_unavailable() -> None:
     async with http_venue(f"http://127.0.0.1:{free_port()}") as venue:
         with pytest.raises(VenueUnavailable):
-            await venue.find_by_client_order_id(ID)
+            await venue.find(by_id(ID))
         with pytest.raises(VenueUnavailable):
             await open_orders(venue)
         with pytest.raises(VenueUnavailable):
@@ -567,7 +568,7 @@ async def test_without_a_lookup_no_request_is_sent() -> None:
     async with scripted_server(absent) as server, http_venue(server.url, dedupe="none", lookup="none") as venue:
         assert venue.capabilities.lookup == "none"
         with pytest.raises(VenueUnavailable):
-            await venue.find_by_client_order_id(ID)
+            await venue.find(by_id(ID))
         assert server.requests == []
 
 
@@ -714,7 +715,7 @@ async def test_the_fee_of_a_fill_is_read_from_a_lookup() -> None:
     charged = {**fill, "exec_id": "2", "fee": -0.5, "fee_currency": "JPY", "exec_type": "FILL"}
     response = order_response(status="filled", filled_qty=2000, fills=[fill, charged])
     async with scripted_server(reply(200, response)) as server, http_venue(server.url) as venue:
-        found = await venue.find_by_client_order_id(ID)
+        found = await venue.find(by_id(ID))
     assert found is not None
     assert [(one.fee, one.fee_currency, one.exec_type) for one in found.fills] == [
         (None, None, None),
@@ -781,14 +782,14 @@ async def test_an_answer_from_a_cache_is_no_answer() -> None:
         with pytest.raises(VenueUnavailable):
             await venue.probe()
         with pytest.raises(VenueUnavailable):
-            await venue.find_by_client_order_id(ORDER.venue_client_order_id)
+            await venue.find(by_id(ORDER.venue_client_order_id))
         assert {request.headers["cache-control"] for request in server.requests} == {"no-cache, no-store"}
 
 
 async def test_every_probe_asks_for_another_id() -> None:
     absent = reply(404, {"error": "UNKNOWN_ORDER"})
     async with scripted_server(absent) as server:
-        venue = HttpVenue(
+        venue = http_venue(
             VenueName("broker"),
             url=server.url,
             capabilities=Capabilities(dedupe="none", lookup="all"),
@@ -822,7 +823,7 @@ async def test_doubt_names_the_address_that_the_order_went_to(answer: Reply) -> 
 
 def test_connections_are_reused_only_where_a_repeated_order_does_no_harm() -> None:
     with pytest.raises(AssertionError, match="second response"):
-        HttpVenue(
+        http_venue(
             VenueName("broker"),
             url="http://127.0.0.1:1",
             capabilities=Capabilities(dedupe="while_open", lookup="all"),
@@ -833,7 +834,7 @@ def test_connections_are_reused_only_where_a_repeated_order_does_no_harm() -> No
 
 def test_response_times_beyond_the_send_limit_are_rejected() -> None:
     with pytest.raises(AssertionError):
-        HttpVenue(
+        http_venue(
             VenueName("broker"),
             url="http://127.0.0.1:1",
             capabilities=Capabilities(dedupe="while_open", lookup="all"),
@@ -862,7 +863,7 @@ async def test_a_second_response_is_never_the_answer_to_the_next_query() -> None
     async with a_broker(MOMENTS[:3]) as broker, http_venue(f"http://127.0.0.1:{broker.port}") as venue:
         await venue.submit(ORDER)
         for _ in range(5):
-            assert await venue.find_by_client_order_id(ORDER.venue_client_order_id) is not None
+            assert await venue.find(by_id(ORDER.venue_client_order_id)) is not None
             assert await venue.probe() == "answered"
             assert [page async for page in venue.open_orders()] == [[]]
 
@@ -989,11 +990,11 @@ async def test_a_denial_that_shows_the_amend_as_carried_out_is_never_believed(
     assert isinstance(outcome, Ambiguous if is_doubt else VenueRejected | Unsent)
 
 
-async def denied(venue: HttpVenue, what: str) -> bool:
+async def denied(venue: Bridge, what: str) -> bool:
     """Whether the venue is believed that it has not taken the request, or does not have the order."""
     if what == "lookup":
         try:
-            found = await venue.find_by_client_order_id(ID)
+            found = await venue.find(by_id(ID))
             return found is None or found.status in ("REJECTED", "CANCELED", "EXPIRED")
         except VenueUnavailable:
             return False
@@ -1131,7 +1132,7 @@ async def test_an_answer_that_names_another_order_anywhere_is_never_believed(sta
         assert [type(outcome) for outcome in outcomes] == [Ambiguous] * 3
     async with scripted_server(reply(404, body)) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable):
-            await venue.find_by_client_order_id(ID)
+            await venue.find(by_id(ID))
 
 
 @pytest.mark.parametrize("shown", SHOWN)
@@ -1139,7 +1140,7 @@ async def test_an_absence_that_shows_the_order_is_none(shown: dict[str, Any]) ->
     answer = reply(404, {**shown, "error": "UNKNOWN_ORDER"})
     async with scripted_server(answer) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable):
-            await venue.find_by_client_order_id(ID)
+            await venue.find(by_id(ID))
 
 
 @pytest.mark.parametrize("status", ["accepted", "rejected"])
@@ -1147,7 +1148,7 @@ async def test_an_absence_that_shows_another_order_is_none(status: str) -> None:
     answer = reply(404, {"error": "UNKNOWN_ORDER", "order": {**OTHER, "status": status}})
     async with scripted_server(answer) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable):
-            await venue.find_by_client_order_id(ID)
+            await venue.find(by_id(ID))
 
 
 async def test_the_successor_of_another_order_is_never_cancelled() -> None:
@@ -1175,7 +1176,7 @@ async def test_an_unknown_order_that_was_not_asked_for_is_no_absence() -> None:
     answer = reply(404, {"error": "UNKNOWN_ORDER", "client_order_id": "another"})
     async with scripted_server(answer) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable):
-            await venue.find_by_client_order_id(ORDER.venue_client_order_id)
+            await venue.find(by_id(ORDER.venue_client_order_id))
 
 
 # Orders that an amend has replaced.
@@ -1186,9 +1187,9 @@ async def test_a_successor_that_the_broker_names_and_does_not_show_is_unavailabl
     unknown = reply(404, {"error": "UNKNOWN_ORDER"})
     async with scripted_server(replaced, unknown) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable, match="two"):
-            await venue.find_by_client_order_id(ID)
+            await venue.find(by_id(ID))
     async with scripted_server(unknown) as server, http_venue(server.url) as venue:
-        assert await venue.find_by_client_order_id(ID) is None
+        assert await venue.find(by_id(ID)) is None
 
 
 async def test_the_cancel_of_a_successor_that_the_broker_does_not_show_is_tried_again() -> None:

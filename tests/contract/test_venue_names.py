@@ -10,7 +10,8 @@ import pytest
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.venues.http.quotes import HttpQuotes
-from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.adapters.venues.http.adapter import http_venue
+from switchyard.venue.bridge import Bridge
 from switchyard.bootstrap.venues import credentials_of, declared_capabilities, names_at
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
@@ -18,7 +19,7 @@ from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, VenueRejected
 from switchyard.settings import VenueSettings, load_settings
 from tests.support.scripted_server import Reply, ScriptedServer, reply, scripted_server
-from tests.support.venue_orders import an_order, bare
+from tests.support.venue_orders import by_id, an_order, bare
 
 ORDER = an_order("one", qty="1000", price="145.001")
 SHOWN = {
@@ -39,9 +40,9 @@ def venue_settings(**changes: str) -> VenueSettings:
 
 
 @asynccontextmanager
-async def venue_at(server: ScriptedServer, settings: VenueSettings) -> AsyncIterator[HttpVenue]:
+async def venue_at(server: ScriptedServer, settings: VenueSettings) -> AsyncIterator[Bridge]:
     """The venue as a process opens it with these settings."""
-    venue = HttpVenue(
+    venue = http_venue(
         VenueName("sim"),
         url=server.url,
         capabilities=declared_capabilities(settings),
@@ -103,7 +104,7 @@ async def test_every_request_carries_the_token(given: Mapping[str, str], header:
         async with venue_at(server, settings) as venue:
             await venue.submit(ORDER)
             await venue.cancel(ORDER)
-            assert await venue.find_by_client_order_id(ORDER.venue_client_order_id) is None
+            assert await venue.find(by_id(ORDER.venue_client_order_id)) is None
         assert [request.headers[header] for request in server.requests] == [value] * 3
     assert "s3cret" not in repr(settings)
 

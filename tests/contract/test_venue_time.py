@@ -8,7 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.adapters.venues.http.venue import HttpVenue, VenueTime
+from switchyard.adapters.venues.http.adapter import http_venue
+from switchyard.venue.bridge import Bridge
+from switchyard.venue.wire import VenueTime
 from switchyard.domain.ids import VenueName
 from switchyard.ports.venue import Capabilities, Unsent
 from tests.support.scripted_server import reply, scripted_server
@@ -19,8 +21,8 @@ ABSENT = {"error": "UNKNOWN_ORDER"}
 
 
 @asynccontextmanager
-async def broker(url: str, clock: ManualClock, *, request_expiry: bool = True) -> AsyncIterator[HttpVenue]:
-    venue = HttpVenue(
+async def broker(url: str, clock: ManualClock, *, request_expiry: bool = True) -> AsyncIterator[Bridge]:
+    venue = http_venue(
         VenueName("broker"),
         url=url,
         capabilities=Capabilities(

@@ -13,7 +13,8 @@ from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues._template import TemplateVenue
-from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.adapters.venues.http.adapter import http_venue
+from switchyard.venue.bridge import Bridge
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.store import PaperStatement
 from switchyard.domain.ids import VenueClientOrderId, VenueName
@@ -31,7 +32,7 @@ from switchyard.ports.venue import (
     VenueStatement,
     VenueUnavailable,
 )
-from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, open_orders, read_reports
+from tests.support.venue_orders import by_id, DEADLINE_SECONDS, an_order, bare, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.
@@ -74,7 +75,7 @@ async def paper_exchange(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
 async def http_venue(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
     """The HTTP adapter, connected to the simulator in its own process."""
     simulator = VenueProcess(folder, "--fault", f"partial_fills={parts}")
-    venue = HttpVenue(
+    venue = http_venue(
         VenueName("broker"),
         url=simulator.url,
         capabilities=Capabilities(dedupe="permanent", lookup="all", kinds=ALL_KINDS),
@@ -226,7 +227,7 @@ async def test_no_orders_have_no_outcomes(venue: Venue) -> None:
 
 async def test_an_order_is_found_by_its_client_id(venue: Venue) -> None:
     outcome = await venue.submit(an_order("one", qty="7000"))
-    found = await venue.find_by_client_order_id(VenueClientOrderId("one"))
+    found = await venue.find(by_id(VenueClientOrderId("one")))
     assert isinstance(outcome, Accepted) and found is not None
     assert (found.venue_client_order_id, found.venue_order_id) == ("one", outcome.venue_order_id)
     assert (found.status, found.filled_qty) == ("FILLED", Decimal(7000))
@@ -234,14 +235,14 @@ async def test_an_order_is_found_by_its_client_id(venue: Venue) -> None:
 
 async def test_an_order_is_found_with_its_fills_under_the_ids_of_their_reports(venue: Venue) -> None:
     await venue.submit(an_order("one", qty="7000"))
-    found = await venue.find_by_client_order_id(VenueClientOrderId("one"))
+    found = await venue.find(by_id(VenueClientOrderId("one")))
     assert found is not None
     assert executions(found) == [executed(report) for report in await read_reports(venue, 1)]
 
 
 async def test_every_partial_fill_is_shown(in_parts: Venue) -> None:
     await in_parts.submit(an_order("one", qty="7000"))
-    found = await in_parts.find_by_client_order_id(VenueClientOrderId("one"))
+    found = await in_parts.find(by_id(VenueClientOrderId("one")))
     reports = await read_reports(in_parts, 3)
     assert found is not None
     assert executions(found) == [executed(report) for report in reports]
@@ -253,13 +254,13 @@ async def test_a_cancelled_order_is_found_as_cancelled_and_has_no_fills(market: 
     resting = an_order("resting", price=FAR)
     await market.submit(resting)
     await market.cancel(resting)
-    found = await market.find_by_client_order_id(VenueClientOrderId("resting"))
+    found = await market.find(by_id(VenueClientOrderId("resting")))
     assert found is not None
     assert (found.status, found.filled_qty, found.fills) == ("CANCELED", ZERO, ())
 
 
 async def test_an_order_that_was_never_sent_is_not_found(venue: Venue) -> None:
-    assert await venue.find_by_client_order_id(VenueClientOrderId("unknown")) is None
+    assert await venue.find(by_id(VenueClientOrderId("unknown"))) is None
 
 
 async def test_a_cancel_of_an_unknown_order_is_rejected(venue: Venue) -> None:
@@ -327,7 +328,7 @@ async def test_a_rejected_order_is_not_at_the_venue(market: Venue) -> None:
     outcome = await market.submit(an_order("one", price="150.0001"))
     assert isinstance(outcome, VenueRejected)
     assert outcome.detail == "INVALID_PRICE"
-    assert await market.find_by_client_order_id(VenueClientOrderId("one")) is None
+    assert await market.find(by_id(VenueClientOrderId("one"))) is None
 
 
 async def test_class_a_capabilities_are_declared(venue: Venue) -> None:
@@ -360,7 +361,7 @@ async def test_the_null_venue_keeps_a_bounded_number_of_orders() -> None:
     venue = NullVenue(clock=ManualClock(), kept_max=3)
     for number in range(5):
         await venue.submit(an_order(f"order-{number}"))
-    assert await venue.find_by_client_order_id(VenueClientOrderId("order-1")) is None
+    assert await venue.find(by_id(VenueClientOrderId("order-1"))) is None
     page = await venue.reports(0, 100)
     assert [report.venue_client_order_id for report in page.reports] == ["order-2", "order-3", "order-4"]
     assert page.last_number == 5
@@ -376,7 +377,7 @@ async def test_the_template_declares_no_capability() -> None:
     for outcome in (await venue.submit(an_order("one")), together, await venue.cancel(an_order("one"))):
         assert isinstance(outcome, Unsent)
     with pytest.raises(VenueUnavailable):
-        await venue.find_by_client_order_id(VenueClientOrderId("one"))
+        await venue.find(by_id(VenueClientOrderId("one")))
     with pytest.raises(VenueUnavailable):
         await open_orders(venue)
     page = await venue.reports(7, 100)

@@ -174,7 +174,7 @@ class AmendingAdapter(VenueOfWorker):
         await site.passes(0.02)
         return outcome
 
-    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
+    async def find(self, order: OrderToFind) -> VenueOrder | None:
         await self._site.passes()
         leg = self._venue.legs.get(client_id)
         while leg is not None and leg.replaced_by is not None:

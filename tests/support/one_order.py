@@ -73,7 +73,7 @@ class ScriptedVenue(OneByOne):
     async def amend(self, order: Order, amend: Amend) -> SendOutcome:
         return self.answer
 
-    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
+    async def find(self, order: OrderToFind) -> VenueOrder | None:
         if not self.can_be_asked:
             raise VenueUnavailable("no answer")
         found = client_id in self.orders

@@ -271,7 +271,7 @@ class VenueOfWorker:
     async def amend(self, order: Order, amend: Amend) -> SendOutcome:
         return VenueRejected("BAD_REQUEST")
 
-    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
+    async def find(self, order: OrderToFind) -> VenueOrder | None:
         await self._site.passes()
         order = self._venue.orders.get(client_id)
         if order is None:

@@ -48,7 +48,7 @@ class ShownVenue(NullVenue):
     def capabilities(self) -> Capabilities:
         return replace(super().capabilities, execution_ids=self.execution_ids, lookup=self.lookup)
 
-    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
+    async def find(self, order: OrderToFind) -> VenueOrder | None:
         self.asked.append(client_id)
         if not self.can_be_asked or client_id in self.unanswered:
             raise VenueUnavailable("not now")

@@ -72,6 +72,11 @@ def bare(outcome: SendOutcome) -> SendOutcome:
     return replace(outcome, reports=(), accepted_at=None) if isinstance(outcome, Accepted) else outcome
 
 
+def by_id(client_id: str) -> OrderToFind:
+    """An order of which nothing but its client order id is known."""
+    return OrderToFind(client_order_id=VenueClientOrderId(client_id))
+
+
 async def read_reports(venue: Venue, count: int, *, after: int = 0, limit: int = 100) -> list[ExecutionReport]:
     """Read pages until at least `count` reports have arrived; fails at the deadline."""
     reports: list[ExecutionReport] = []

@@ -66,7 +66,8 @@ from switchyard.adapters.sqlite.queries import SqliteOrderDump, SqliteOutboxList
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues._template import TemplateVenue
 from switchyard.adapters.venues.http.quotes import HttpQuotes
-from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.adapters.venues.http.adapter import http_venue
+from switchyard.venue.bridge import Bridge
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.market import PaperQuotes
 from switchyard.adapters.venues.paper.store import PaperStatement
@@ -125,7 +126,7 @@ relay_leases: list[type[RelayLeases]] = [MemoryRelayLeases]
 publishers: list[type[Publisher]] = [KafkaPublisher]
 kills: list[type[Kills]] = [MemoryKills]
 accounts: list[type[Accounts]] = [MemoryAccounts]
-mass_cancels: list[type[MassCancel]] = [HttpVenue]
+mass_cancels: list[type[MassCancel]] = [Bridge]
 token_buckets: list[type[TokenBuckets]] = [MemoryBuckets, RedisBuckets]
 rebuild_targets: list[type[RebuildTarget]] = [MemoryRebuild, SqliteRebuild, PostgresRebuild]
 order_dumps: list[type[OrderDump]] = [MemoryOrderDump, SqliteOrderDump, PostgresOrderDump]
@@ -134,7 +135,7 @@ cache_watches: list[type[CacheWatch]] = [CacheMetrics]
 rates: list[type[SharedRate]] = [MemoryRate, RedisRate]
 clocks: list[type[Clock]] = [ManualClock, SystemClock]
 randomnesses: list[type[Randomness]] = [SeededRandomness, SystemRandomness]
-venues: list[type[Venue]] = [NullVenue, PaperExchange, HttpVenue, TemplateVenue]
+venues: list[type[Venue]] = [NullVenue, PaperExchange, Bridge, TemplateVenue]
 quotes: list[type[Quotes]] = [QuoteBoard]
 quote_lookups: list[type[QuoteLookup]] = [ParentLink]
 quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
@@ -152,7 +153,7 @@ strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqliteStrat
 strategy_fills: list[type[StrategyFills]] = [LedgerFills, NoBooks]
 ledger_lookups: list[type[LedgerLookup]] = [SqliteLedgerLookup, PostgresLedgerLookup]
 break_stores: list[type[BreakStore]] = [SqliteBreaks, PostgresBreaks]
-statements: list[type[VenueStatement]] = [PaperStatement, HttpVenue]
+statements: list[type[VenueStatement]] = [PaperStatement, Bridge]
 strategy_registries: list[type[StrategyRegistry]] = [SqlStrategies]
 recheck_requests: list[type[RecheckRequests]] = [SqlRequests]
 recheck_queues: list[type[RecheckQueue]] = [SqlQueue]
