@@ -16,10 +16,11 @@ import uvloop
 
 from bench.percentiles import percentile
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues.http.transport import Pool
-from switchyard.adapters.venues.http.venue import SENDS, HttpVenue
+from switchyard.adapters.venues.http.adapter import http_venue
 from switchyard.domain.ids import VenueName
 from switchyard.ports.venue import Accepted, Capabilities
+from switchyard.venue.bridge import SENDS, Bridge
+from switchyard.venue.transport import Pool
 from tests.support.ports import free_port
 from tests.support.scripted_server import reply
 from tests.support.venue_orders import an_order
@@ -61,8 +62,8 @@ def _is_listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _venue(form: str, port: int) -> HttpVenue:
-    return HttpVenue(
+def _venue(form: str, port: int) -> Bridge:
+    return http_venue(
         VenueName("broker"),
         url=f"http://127.0.0.1:{port}",
         capabilities=Capabilities(dedupe="permanent", lookup="none"),

@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues.http.outcomes import FINAL_ERRORS, FinalErrors
-from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.adapters.venues.http.adapter import FINAL_ERRORS, FinalErrors, http_venue
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, Ambiguous, Capabilities, VenueRejected, VenueUnavailable
+from switchyard.venue.bridge import Bridge
 from tests.support.polling import until
-from tests.support.venue_orders import an_order, open_orders, read_reports, unlocated
+from tests.support.venue_orders import an_order, by_id, open_orders, read_reports, unlocated
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.
@@ -38,8 +38,8 @@ async def running(folder: Path, *options: str) -> AsyncIterator[VenueProcess]:
 @asynccontextmanager
 async def adapter(
     simulator: VenueProcess, *, final_errors: FinalErrors = FINAL_ERRORS, expiry: timedelta | None = None
-) -> AsyncIterator[HttpVenue]:
-    venue = HttpVenue(
+) -> AsyncIterator[Bridge]:
+    venue = http_venue(
         VenueName("broker"),
         url=simulator.url,
         capabilities=Capabilities(
@@ -156,10 +156,11 @@ async def test_a_damaged_report_stands_among_good_ones(tmp_path: Path, fault: st
         await venue.submit(an_order("two"))
         await simulator.clear_faults()
         await venue.submit(an_order("three"))
-        page = await venue.reports(0, 100)
+        page = await venue.reports(None, 100)
         assert [report.venue_client_order_id for report in page.reports] == ["one", "three"]
-        assert [unreadable.number for unreadable in page.unreadable] == [2]
-        assert page.last_number == 3
+        [unreadable] = page.unreadable
+        assert unreadable.text and unreadable.error
+        assert page.cursor == "3"
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -174,9 +175,9 @@ async def test_report_numbers_may_start_again(tmp_path: Path, is_restarted: bool
             simulator.kill()
             await simulator.start()
         async with adapter(simulator) as venue:
-            page = await venue.reports(3, 100)
+            page = await venue.reports("3", 100)
             assert [report.venue_client_order_id for report in page.reports] == ["four"]
-            assert (page.last_number, page.restarted) == (1, True)
+            assert (page.cursor, page.restarted) == ("1", True)
 
 
 async def test_an_execution_id_may_belong_to_two_orders(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ async def test_an_execution_id_may_belong_to_two_orders(tmp_path: Path) -> None:
             await venue.submit(an_order("two"))
             first, second = await read_reports(venue, 2)
             assert first.exec_id == second.exec_id
-            found = await venue.find_by_client_order_id(second.venue_client_order_id)
+            found = await venue.find(by_id(second.venue_client_order_id))
             assert found is not None
             assert [fill.exec_id for fill in found.fills] == [first.exec_id]
         simulator.kill()
@@ -208,7 +209,7 @@ async def test_a_fill_may_have_a_fee(tmp_path: Path, basis_points: int) -> None:
         await simulator.start()
         async with adapter(simulator) as venue:
             assert await read_reports(venue, 3) == reports
-            found = await venue.find_by_client_order_id(reports[1].venue_client_order_id)
+            found = await venue.find(by_id(reports[1].venue_client_order_id))
     assert (reports[0].fee, reports[0].fee_currency) == (None, None)
     assert found is not None
     for report, fill in zip(reports[1:], found.fills, strict=True):
@@ -230,7 +231,7 @@ async def test_a_fill_may_be_corrected_or_busted(tmp_path: Path, fault: str, exe
         await simulator.start()
         async with adapter(simulator) as venue:
             assert await read_reports(venue, 2) == reports
-            found = await venue.find_by_client_order_id(fill.venue_client_order_id)
+            found = await venue.find(by_id(fill.venue_client_order_id))
         assert len(simulator.events("fill")) == len(simulator.events("revise")) == 1
     assert (fill.exec_type, fill.ref_exec_id) == (None, None)
     assert (revision.exec_type, revision.ref_exec_id) == (exec_type, fill.exec_id)
@@ -246,12 +247,12 @@ async def test_reports_and_open_orders_may_fail_while_lookups_answer(tmp_path: P
         await venue.submit(order)
         await simulator.set_faults(reports_5xx=1)
         with pytest.raises(VenueUnavailable):
-            await venue.reports(0, 100)
+            await venue.reports(None, 100)
         assert len(await open_orders(venue)) == 1
         await simulator.set_faults(reports_5xx=0, open_orders_5xx=1)
         with pytest.raises(VenueUnavailable):
             await open_orders(venue)
-        assert await venue.find_by_client_order_id(order.venue_client_order_id) is not None
+        assert await venue.find(by_id(order.venue_client_order_id)) is not None
 
 
 async def test_more_than_two_hundred_pages_of_open_orders_are_read(tmp_path: Path) -> None:

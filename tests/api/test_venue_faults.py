@@ -9,7 +9,8 @@ import aiohttp
 import pytest
 
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS, HttpVenue
+from switchyard.adapters.venues.http.adapter import http_venue
+from switchyard.adapters.venues.paper.book import cursor_text
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import (
@@ -21,9 +22,10 @@ from switchyard.ports.venue import (
     VenueRejected,
     VenueUnavailable,
 )
+from switchyard.venue.bridge import RESPONSE_SECONDS, Bridge
 from tests.support.polling import until
 from tests.support.process import run_command
-from tests.support.venue_orders import an_order, bare, open_orders, read_reports, unlocated
+from tests.support.venue_orders import an_order, bare, by_id, open_orders, read_reports, unlocated
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.
@@ -55,7 +57,7 @@ async def simulator(shared: VenueProcess) -> AsyncIterator[VenueProcess]:
 
 
 @pytest.fixture
-async def venue(simulator: VenueProcess) -> AsyncIterator[HttpVenue]:
+async def venue(simulator: VenueProcess) -> AsyncIterator[Bridge]:
     venue = a_venue(simulator)
     await venue.start()
     yield venue
@@ -71,9 +73,9 @@ def a_fresh_order(price: str | None = None) -> Order:
     return an_order(f"order-{next(_numbers)}", price=price)
 
 
-def a_venue(simulator: VenueProcess, response_seconds: float | None = None) -> HttpVenue:
+def a_venue(simulator: VenueProcess, response_seconds: float | None = None) -> Bridge:
     limits = RESPONSE_SECONDS if response_seconds is None else dict.fromkeys(RESPONSE_SECONDS, response_seconds)
-    return HttpVenue(
+    return http_venue(
         VenueName("broker"),
         url=simulator.url,
         capabilities=Capabilities(dedupe="permanent", lookup="all"),
@@ -96,12 +98,12 @@ def times_accepted(simulator: VenueProcess, order: Order) -> int:
     ],
 )
 async def test_an_order_accepted_without_a_valid_response_is_ambiguous_and_can_be_found(
-    simulator: VenueProcess, venue: HttpVenue, order: Order, fault: str, outcome: SendOutcome
+    simulator: VenueProcess, venue: Bridge, order: Order, fault: str, outcome: SendOutcome
 ) -> None:
     await simulator.set_faults(**{fault: 1})
     assert unlocated(await venue.submit(order)) == outcome
     assert times_accepted(simulator, order) == 1
-    found = await venue.find_by_client_order_id(order.venue_client_order_id)
+    found = await venue.find(by_id(order.venue_client_order_id))
     await simulator.clear_faults()
     assert found is not None
     assert bare(await venue.submit(order)) == Accepted(found.venue_order_id)
@@ -116,15 +118,15 @@ async def test_an_order_accepted_without_a_valid_response_is_ambiguous_and_can_b
     ],
 )
 async def test_an_order_that_is_not_accepted_is_not_found(
-    simulator: VenueProcess, venue: HttpVenue, order: Order, fault: str, outcome: SendOutcome
+    simulator: VenueProcess, venue: Bridge, order: Order, fault: str, outcome: SendOutcome
 ) -> None:
     await simulator.set_faults(**{fault: 1})
     assert unlocated(await venue.submit(order)) == outcome
-    assert await venue.find_by_client_order_id(order.venue_client_order_id) is None
+    assert await venue.find(by_id(order.venue_client_order_id)) is None
     assert times_accepted(simulator, order) == 0
 
 
-async def test_a_throttled_order_has_a_retry_after(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+async def test_a_throttled_order_has_a_retry_after(simulator: VenueProcess, venue: Bridge, order: Order) -> None:
     await simulator.set_faults(rate_limit=1)
     outcome = await venue.submit(order)
     assert isinstance(outcome, Unsent)
@@ -134,17 +136,17 @@ async def test_a_throttled_order_has_a_retry_after(simulator: VenueProcess, venu
 
 
 async def test_an_order_may_be_accepted_after_an_error_response(
-    simulator: VenueProcess, venue: HttpVenue, order: Order
+    simulator: VenueProcess, venue: Bridge, order: Order
 ) -> None:
     await simulator.set_faults(accept_late=0.2)
     outcome = unlocated(await venue.submit(order))
     assert outcome in (Ambiguous("BROKER_5XX"), Ambiguous("NETWORK_DISCONNECTED"))
     await until(lambda: times_accepted(simulator, order) == 1)
-    assert await venue.find_by_client_order_id(order.venue_client_order_id) is not None
+    assert await venue.find(by_id(order.venue_client_order_id)) is not None
 
 
 async def test_a_late_order_is_recognised_after_its_own_resend(
-    simulator: VenueProcess, venue: HttpVenue, order: Order
+    simulator: VenueProcess, venue: Bridge, order: Order
 ) -> None:
     later = a_fresh_order()
     await simulator.set_faults(accept_late=0.2)
@@ -169,49 +171,49 @@ async def test_a_response_byte_by_byte_is_ambiguous_when_it_takes_too_long(
 
 
 async def test_a_response_byte_by_byte_in_time_is_a_valid_response(
-    simulator: VenueProcess, venue: HttpVenue, order: Order
+    simulator: VenueProcess, venue: Bridge, order: Order
 ) -> None:
     await simulator.set_faults(slow_bytes=0.0001)
     assert isinstance(await venue.submit(order), Accepted)
 
 
 async def test_a_timed_share_of_zero_switches_timed_faults_off(
-    simulator: VenueProcess, venue: HttpVenue, order: Order
+    simulator: VenueProcess, venue: Bridge, order: Order
 ) -> None:
     await simulator.set_faults(slow_bytes=FOREVER, accept_late=FOREVER, late_reports=FOREVER, timed_share=0)
     assert isinstance(await venue.submit(order), Accepted)
 
 
-async def test_a_lookup_may_lag(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+async def test_a_lookup_may_lag(simulator: VenueProcess, venue: Bridge, order: Order) -> None:
     await simulator.set_faults(lagging_lookup=FOREVER)
     await venue.submit(order)
-    assert await venue.find_by_client_order_id(order.venue_client_order_id) is None
+    assert await venue.find(by_id(order.venue_client_order_id)) is None
     await simulator.set_faults(lagging_lookup=0)
-    assert await venue.find_by_client_order_id(order.venue_client_order_id) is not None
+    assert await venue.find(by_id(order.venue_client_order_id)) is not None
 
 
-async def test_a_lookup_may_miss_a_filled_order(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+async def test_a_lookup_may_miss_a_filled_order(simulator: VenueProcess, venue: Bridge, order: Order) -> None:
     resting = a_fresh_order(price=FAR)
     await simulator.set_faults(not_found_after_fill=1)
     await venue.submit(order)
     await venue.submit(resting)
-    assert await venue.find_by_client_order_id(order.venue_client_order_id) is None
-    assert await venue.find_by_client_order_id(resting.venue_client_order_id) is not None
+    assert await venue.find(by_id(order.venue_client_order_id)) is None
+    assert await venue.find(by_id(resting.venue_client_order_id)) is not None
 
 
 async def test_a_failed_lookup_does_not_mean_that_the_order_is_absent(
-    simulator: VenueProcess, venue: HttpVenue, order: Order
+    simulator: VenueProcess, venue: Bridge, order: Order
 ) -> None:
     await simulator.set_faults(lookup_5xx=1)
     assert isinstance(await venue.submit(order), Accepted)
     with pytest.raises(VenueUnavailable):
-        await venue.find_by_client_order_id(order.venue_client_order_id)
+        await venue.find(by_id(order.venue_client_order_id))
     with pytest.raises(VenueUnavailable):
         await open_orders(venue)
 
 
 async def test_a_conflict_on_a_resend_is_accepted_as_the_same_order(
-    simulator: VenueProcess, venue: HttpVenue, order: Order
+    simulator: VenueProcess, venue: Bridge, order: Order
 ) -> None:
     await simulator.set_faults(conflict=1)
     first = await venue.submit(order)
@@ -220,46 +222,44 @@ async def test_a_conflict_on_a_resend_is_accepted_as_the_same_order(
     assert times_accepted(simulator, order) == 1
 
 
-async def test_the_same_faults_apply_to_a_cancel(simulator: VenueProcess, venue: HttpVenue) -> None:
+async def test_the_same_faults_apply_to_a_cancel(simulator: VenueProcess, venue: Bridge) -> None:
     resting = a_fresh_order(price=FAR)
     accepted = await venue.submit(resting)
     await simulator.set_faults(refused_5xx=1)
     assert unlocated(await venue.cancel(resting)) == Ambiguous("BROKER_5XX")
     await simulator.set_faults(refused_5xx=0, drop_answer=1)
     assert unlocated(await venue.cancel(resting)) == Ambiguous("NETWORK_DISCONNECTED")
-    found = await venue.find_by_client_order_id(resting.venue_client_order_id)
+    found = await venue.find(by_id(resting.venue_client_order_id))
     assert found is not None and found.status == "CANCELED"
     await simulator.set_faults(drop_answer=0)
     assert await venue.cancel(resting) == bare(accepted)
 
 
-async def reported(
-    simulator: VenueProcess, venue: HttpVenue, orders: list[Order], count: int
-) -> list[VenueClientOrderId]:
+async def reported(simulator: VenueProcess, venue: Bridge, orders: list[Order], count: int) -> list[VenueClientOrderId]:
     """Send the orders and return the client order ids of the next reports, in order."""
-    after = len(simulator.events("report"))
+    after = cursor_text(len(simulator.events("report")))
     for order in orders:
         await venue.submit(order)
     return [report.venue_client_order_id for report in await read_reports(venue, count, after=after)]
 
 
-async def test_an_execution_may_be_reported_twice(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+async def test_an_execution_may_be_reported_twice(simulator: VenueProcess, venue: Bridge, order: Order) -> None:
     await simulator.set_faults(duplicate_reports=1)
     assert await reported(simulator, venue, [order], 2) == [order.venue_client_order_id] * 2
     lines = [line for line in simulator.events("report") if line["client_order_id"] == order.venue_client_order_id]
     assert lines[0]["exec_id"] == lines[1]["exec_id"]
 
 
-async def test_reports_may_overtake_each_other(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+async def test_reports_may_overtake_each_other(simulator: VenueProcess, venue: Bridge, order: Order) -> None:
     await simulator.set_faults(reordered_reports=1, partial_fills=4)
     await reported(simulator, venue, [order], 4)
     lines = [line for line in simulator.events("report") if line["client_order_id"] == order.venue_client_order_id]
     assert [line["exec_id"][-2:] for line in lines] == ["-2", "-1", "-4", "-3"]
 
 
-async def test_a_report_may_be_late(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+async def test_a_report_may_be_late(simulator: VenueProcess, venue: Bridge, order: Order) -> None:
     on_time = a_fresh_order()
-    after = len(simulator.events("report"))
+    after = cursor_text(len(simulator.events("report")))
     await simulator.set_faults(late_reports=0.3)
     await venue.submit(order)
     await simulator.set_faults(late_reports=0)
@@ -272,11 +272,11 @@ async def test_a_report_may_be_late(simulator: VenueProcess, venue: HttpVenue, o
     assert times_accepted(simulator, order) == 1
 
 
-async def test_a_report_may_be_dropped(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+async def test_a_report_may_be_dropped(simulator: VenueProcess, venue: Bridge, order: Order) -> None:
     reported_order, resting = a_fresh_order(), a_fresh_order(price=FAR)
     await venue.submit(resting)
     await simulator.set_faults(drop_reports=1)
-    after = len(simulator.events("report"))
+    after = cursor_text(len(simulator.events("report")))
     await venue.submit(order)
     await venue.cancel(resting)
     await simulator.set_faults(drop_reports=0)
@@ -286,11 +286,11 @@ async def test_a_report_may_be_dropped(simulator: VenueProcess, venue: HttpVenue
     ]
     dropped = [line["client_order_id"] for line in simulator.events("drop")]
     assert dropped[-2:] == [order.venue_client_order_id, resting.venue_client_order_id]
-    found = await venue.find_by_client_order_id(order.venue_client_order_id)
+    found = await venue.find(by_id(order.venue_client_order_id))
     assert found is not None and (found.status, len(found.fills)) == ("FILLED", 1)
 
 
-async def test_a_fill_may_come_in_parts(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+async def test_a_fill_may_come_in_parts(simulator: VenueProcess, venue: Bridge, order: Order) -> None:
     await simulator.set_faults(partial_fills=4)
     assert await reported(simulator, venue, [order], 4) == [order.venue_client_order_id] * 4
     fills = [line for line in simulator.events("fill") if line["client_order_id"] == order.venue_client_order_id]

@@ -12,13 +12,14 @@ import msgspec
 import pytest
 
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.adapters.venues.http.adapter import http_venue
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders.order import ALL_KINDS
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.ports.venue import Accepted, Capabilities
+from switchyard.venue.bridge import Bridge
 from tests.support.process import run_command
-from tests.support.venue_orders import an_order, bare, open_orders, read_reports
+from tests.support.venue_orders import an_order, bare, by_id, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.
@@ -36,8 +37,8 @@ async def running(folder: Path, *options: str) -> AsyncIterator[VenueProcess]:
 
 
 @asynccontextmanager
-async def adapter(simulator: VenueProcess) -> AsyncIterator[HttpVenue]:
-    venue = HttpVenue(
+async def adapter(simulator: VenueProcess) -> AsyncIterator[Bridge]:
+    venue = http_venue(
         VenueName("broker"),
         url=simulator.url,
         capabilities=Capabilities(dedupe="while_open", lookup="all", kinds=ALL_KINDS),
@@ -144,8 +145,8 @@ async def test_an_ended_order_is_found_as_configured(tmp_path: Path) -> None:
         async with running(tmp_path / lookup, "--lookup", lookup) as simulator, adapter(simulator) as venue:
             await venue.submit(an_order("filled"))
             await venue.submit(an_order("open", price=FAR))
-            assert await venue.find_by_client_order_id(VenueClientOrderId("open")) is not None
-            assert (await venue.find_by_client_order_id(VenueClientOrderId("filled")) is not None) == (lookup == "all")
+            assert await venue.find(by_id(VenueClientOrderId("open"))) is not None
+            assert (await venue.find(by_id(VenueClientOrderId("filled"))) is not None) == (lookup == "all")
 
 
 async def test_an_order_that_arrives_after_expires_at_is_rejected(tmp_path: Path) -> None:
@@ -269,7 +270,7 @@ async def test_a_crash_within_a_group_neither_loses_nor_repeats_a_fill(tmp_path:
             await simulator.start()
             async with adapter(simulator) as venue:
                 reports: list[ExecutionReport] = await read_reports(venue, 3)
-                found = await venue.find_by_client_order_id(VenueClientOrderId("one"))
+                found = await venue.find(by_id(VenueClientOrderId("one")))
             simulator.kill()
             assert found is not None and (found.status, int(found.filled_qty)) == ("FILLED", 1000)
             assert sorted(report.exec_id[-2:] for report in reports) == ["-1", "-2", "-3"]

@@ -10,8 +10,9 @@ from typing import Literal
 import pytest
 from aiohappyeyeballs import AddrInfoType
 
-from switchyard.adapters.venues.http import transport as transport_module
-from switchyard.adapters.venues.http.transport import (
+from switchyard.venue import transport as transport_module
+from switchyard.venue.bridge import RESPONSE_SECONDS
+from switchyard.venue.transport import (
     UNACKNOWLEDGED_SECONDS,
     BrokerResponse,
     Exchange,
@@ -21,7 +22,6 @@ from switchyard.adapters.venues.http.transport import (
     Transport,
     _new_socket,
 )
-from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.scripted_server import Reply, hang_up, never_reply, reply, reset, scripted_server

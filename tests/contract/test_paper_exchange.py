@@ -24,7 +24,7 @@ from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.risk.claims import TradingDay
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRejected, VenueUnavailable
 from tests.support.memory.clock import ManualClock
-from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, read_reports
+from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, by_id, read_reports
 
 SIM = VenueName("sim")
 SECOND = timedelta(seconds=1)
@@ -53,7 +53,7 @@ async def running(path: Path, clock: ManualClock, **options: Any) -> AsyncIterat
 
 
 async def status(exchange: PaperExchange, client_id: str) -> str | None:
-    found = await exchange.find_by_client_order_id(VenueClientOrderId(client_id))
+    found = await exchange.find(by_id(VenueClientOrderId(client_id)))
     return None if found is None else found.status
 
 
@@ -318,7 +318,7 @@ async def test_on_close_every_outcome_agrees_with_the_book(path: Path, clock: Ma
         outcomes: Sequence[SendOutcome] = await asyncio.gather(*calls)
     async with running(path, clock) as exchange:
         for number, outcome in enumerate(outcomes):
-            found = await exchange.find_by_client_order_id(VenueClientOrderId(f"order-{number}"))
+            found = await exchange.find(by_id(VenueClientOrderId(f"order-{number}")))
             assert bare(outcome) == (DOWN if found is None else Accepted(found.venue_order_id))
 
 
@@ -349,7 +349,7 @@ async def test_a_failed_commit_is_ambiguous_and_a_resend_resolves_it(
         monkeypatch.setattr(Store, "commit", failing)
         outcomes = await exchange.submit_many([an_order("one"), an_order("rejected", price="150.0001")])
         assert [type(outcome) for outcome in outcomes] == [Ambiguous] * 2
-        found = await exchange.find_by_client_order_id(VenueClientOrderId("one"))
+        found = await exchange.find(by_id(VenueClientOrderId("one")))
         assert (found is not None) == written
         outcome = await exchange.submit(an_order("one"))
         assert isinstance(outcome, Accepted)

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues._template import TemplateVenue
-from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.adapters.venues.http.adapter import http_venue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.market.instruments import Catalogue
@@ -19,8 +18,9 @@ from switchyard.domain.orders.amends import Amend, Amounts
 from switchyard.domain.orders.keys import AMEND_ORDER
 from switchyard.domain.orders.order import ALL_KINDS
 from switchyard.ports.venue import Accepted, Ambiguous, AmendMode, Capabilities, Venue, VenueAmend, VenueRejected
+from switchyard.venue.bridge import Bridge
 from tests.support.memory.clock import ManualClock
-from tests.support.venue_orders import an_order, open_orders, read_reports
+from tests.support.venue_orders import an_order, by_id, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
 FAR = "1"
@@ -41,7 +41,7 @@ async def venue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield NullVenue(clock=ManualClock(), fills=False)
         case mode:
             simulator = VenueProcess(tmp_path, "--amend", mode)
-            broker = http_venue(simulator, mode)
+            broker = broker_of(simulator, mode)
             try:
                 await simulator.start()
                 await broker.start()
@@ -51,9 +51,9 @@ async def venue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 simulator.close()
 
 
-def http_venue(simulator: VenueProcess, mode: AmendMode) -> HttpVenue:
+def broker_of(simulator: VenueProcess, mode: AmendMode) -> Bridge:
     capabilities = Capabilities(dedupe="permanent", lookup="all", amend=mode, kinds=ALL_KINDS)
-    return HttpVenue(VenueName("broker"), url=simulator.url, capabilities=capabilities, clock=SystemClock())
+    return http_venue(VenueName("broker"), url=simulator.url, capabilities=capabilities, clock=SystemClock())
 
 
 def an_amend(number: int, orig: str, *, qty: int = 2000, price: str = FAR) -> Amend:
@@ -70,7 +70,7 @@ def an_amend(number: int, orig: str, *, qty: int = 2000, price: str = FAR) -> Am
 async def test_an_amend_is_carried_out_once_and_found_by_its_own_id(venue: Venue) -> None:
     order = an_order("one", price=FAR)
     await venue.submit(order)
-    assert await venue.find_by_client_order_id(VenueClientOrderId("amend-1")) is None
+    assert await venue.find(by_id(VenueClientOrderId("amend-1"))) is None
 
     first = await venue.amend(order, an_amend(1, "one"))
     again = await venue.amend(order, an_amend(1, "one"))
@@ -82,9 +82,9 @@ async def test_an_amend_is_carried_out_once_and_found_by_its_own_id(venue: Venue
     assert isinstance(stale, VenueRejected), "a copy of an amend that another one has followed must change nothing"
     [shown] = await open_orders(venue)
     for client_id in ("one", "amend-2"):
-        found = await venue.find_by_client_order_id(VenueClientOrderId(client_id))
+        found = await venue.find(by_id(VenueClientOrderId(client_id)))
         assert found is not None and replace(found, amends=()) == replace(shown, amends=())
-    assert await venue.find_by_client_order_id(VenueClientOrderId("amend-3")) is None
+    assert await venue.find(by_id(VenueClientOrderId("amend-3"))) is None
     replaces = venue.capabilities.amend == "cancel_replace"
     assert shown.venue_client_order_id == ("amend-2" if replaces else "one")
     assert shown.venue_order_id == second.venue_order_id
@@ -101,10 +101,10 @@ async def test_a_lookup_shows_the_amends_that_made_the_order_what_it_is(venue: V
         client_order_id=VenueClientOrderId("amend-2"), replaces=replaces, qty=Decimal(3000), price=Decimal(2)
     )
     first = replace(last, client_order_id=VenueClientOrderId("amend-1"), qty=Decimal(2000), price=Decimal(FAR))
-    found = await venue.find_by_client_order_id(VenueClientOrderId("one"))
+    found = await venue.find(by_id(VenueClientOrderId("one")))
     assert found is not None and found.amends == ((first, last) if replaces else (last,))
     await venue.submit(an_order("two", price=FAR))
-    plain = await venue.find_by_client_order_id(VenueClientOrderId("two"))
+    plain = await venue.find(by_id(VenueClientOrderId("two")))
     assert plain is not None and plain.amends == ()
 
 
@@ -118,7 +118,7 @@ async def test_a_repeated_amend_with_other_amounts_changes_nothing_and_is_not_ta
     await venue.submit(order)
     await venue.amend(order, an_amend(1, "one"))
     assert isinstance(await venue.amend(order, replace(an_amend(1, "one"), **changed)), Ambiguous)
-    found = await venue.find_by_client_order_id(VenueClientOrderId("amend-1"))
+    found = await venue.find(by_id(VenueClientOrderId("amend-1")))
     assert found is not None and found.amounts == Amounts(qty=Decimal(2000), price=Decimal(FAR))
 
 
@@ -163,7 +163,7 @@ async def test_the_stop_price_of_a_waiting_order_is_amended_and_no_limit_price_i
     assert isinstance(await venue.amend(stop, moved), Accepted)
     limited = replace(an_amend(2, "amend-1"), stop_price=Decimal(1000))
     assert isinstance(await venue.amend(stop, limited), VenueRejected)
-    assert await venue.find_by_client_order_id(VenueClientOrderId("amend-1")) is not None
+    assert await venue.find(by_id(VenueClientOrderId("amend-1"))) is not None
 
 
 async def test_an_amend_survives_a_restart_of_the_paper_exchange(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_an_amend_survives_a_restart_of_the_paper_exchange(tmp_path: Path)
     await first.close()
     second = exchange()
     await second.start()
-    assert await second.find_by_client_order_id(VenueClientOrderId("amend-1")) is not None
+    assert await second.find(by_id(VenueClientOrderId("amend-1"))) is not None
     assert isinstance(await second.amend(order, an_amend(1, "one")), Accepted)
     assert isinstance(await second.amend(order, an_amend(2, "amend-1")), Accepted)
     await second.close()
@@ -185,7 +185,7 @@ async def test_an_amend_survives_a_restart_of_the_paper_exchange(tmp_path: Path)
 
 async def test_a_simulator_that_restarts_keeps_the_order_that_replaced_another(tmp_path: Path) -> None:
     simulator = VenueProcess(tmp_path, "--amend", "cancel_replace")
-    broker, order = http_venue(simulator, "cancel_replace"), an_order("one", price=FAR)
+    broker, order = broker_of(simulator, "cancel_replace"), an_order("one", price=FAR)
     try:
         await simulator.start()
         await broker.start()
@@ -200,8 +200,3 @@ async def test_a_simulator_that_restarts_keeps_the_order_that_replaced_another(t
     finally:
         await broker.close()
         simulator.close()
-
-
-async def test_the_template_rejects_amends() -> None:
-    outcome = await TemplateVenue(VenueName("template")).amend(an_order("one"), an_amend(1, "one"))
-    assert isinstance(outcome, VenueRejected)

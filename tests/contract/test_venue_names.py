@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 
-from switchyard.adapters.venues.http.quotes import HttpQuotes
-from switchyard.adapters.venues.http.venue import HttpVenue
-from switchyard.bootstrap.venues import credentials_of, declared_capabilities, names_at
+from switchyard.adapters.venues.http.adapter import http_venue
+from switchyard.bootstrap.capabilities import declared_capabilities
+from switchyard.bootstrap.venues import credentials_of, names_at, remote_venue
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, VenueRejected
 from switchyard.settings import VenueSettings, load_settings
+from switchyard.venue.bridge import Bridge
+from switchyard.venue.transport import Pool
+from tests.support.http_quotes import http_quotes
 from tests.support.memory.clock import START, ManualClock
 from tests.support.scripted_server import Reply, ScriptedServer, reply, scripted_server
-from tests.support.venue_orders import an_order, bare
+from tests.support.venue_orders import an_order, bare, by_id
 
 ORDER = an_order("one", qty="1000", price="145.001")
 SHOWN = {
@@ -39,9 +42,9 @@ def venue_settings(**changes: str) -> VenueSettings:
 
 
 @asynccontextmanager
-async def venue_at(server: ScriptedServer, settings: VenueSettings) -> AsyncIterator[HttpVenue]:
+async def venue_at(server: ScriptedServer, settings: VenueSettings) -> AsyncIterator[Bridge]:
     """The venue as a process opens it with these settings."""
-    venue = HttpVenue(
+    venue = http_venue(
         VenueName("sim"),
         url=server.url,
         capabilities=declared_capabilities(settings),
@@ -94,16 +97,18 @@ async def test_an_order_of_an_account_without_one_at_the_broker_is_not_sent() ->
     [
         ({"token": "s3cret"}, "authorization", "Bearer s3cret"),
         ({"token": "s3cret", "token_header": "X-Api-Key"}, "x-api-key", "s3cret"),
+        ({"url": "http://m%40e:s3cret@broker"}, "authorization", "Basic bUBlOnMzY3JldA=="),
+        ({"url": "https://s3cret@broker/api"}, "authorization", "Basic czNjcmV0Og=="),
     ],
 )
-async def test_every_request_carries_the_token(given: Mapping[str, str], header: str, value: str) -> None:
+async def test_every_request_carries_the_credentials(given: Mapping[str, str], header: str, value: str) -> None:
     settings = venue_settings(**given)
     absent = reply(404, {"error": "UNKNOWN_ORDER"})
     async with scripted_server(reply(200, SHOWN), reply(200, SHOWN), absent) as server:
         async with venue_at(server, settings) as venue:
             await venue.submit(ORDER)
             await venue.cancel(ORDER)
-            assert await venue.find_by_client_order_id(ORDER.venue_client_order_id) is None
+            assert await venue.find(by_id(ORDER.venue_client_order_id)) is None
         assert [request.headers[header] for request in server.requests] == [value] * 3
     assert "s3cret" not in repr(settings)
 
@@ -113,13 +118,7 @@ async def test_a_quote_comes_back_under_our_name() -> None:
     quote = {"symbol": "USD/JPY", "bid": 150.01, "ask": 150.02, "at": START.isoformat(), "ask_size": 7}
     answer = reply(200, {"quotes": [quote]}, X_Venue_Time=(START + timedelta(seconds=1)).isoformat())
     async with scripted_server(answer) as server:
-        quotes = HttpQuotes(
-            VenueName("sim"),
-            url=server.url,
-            clock=ManualClock(),
-            names=names_at(settings),
-            headers=credentials_of(settings),
-        )
+        quotes = http_quotes(server.url, ManualClock(), names=names_at(settings), headers=credentials_of(settings))
         await quotes.start()
         page = await quotes.read(["USDJPY"])
         await quotes.close()
@@ -146,3 +145,20 @@ def test_a_wrong_setting_names_itself_and_shows_no_secret(given: dict[str, str],
         venue_settings(**given)
     assert message in str(raised.value)
     assert "break" not in str(raised.value) and "pw" not in str(raised.value)
+
+
+async def test_the_credentials_of_a_url_are_sent_as_basic_authentication_and_not_in_the_host_header() -> None:
+    absent = reply(404, {"error": "UNKNOWN_ORDER"})
+    async with scripted_server(reply(200, SHOWN), absent) as server:
+        venue = remote_venue(
+            venue_settings(url=server.url.replace("http://", "http://me:p%2Fw@"), symbols="USDJPY=USD/JPY"),
+            ManualClock(),
+            sends=Pool(1),
+        )
+        await venue.start()
+        assert bare(await venue.submit(ORDER)) == Accepted("brk-1")
+        assert await venue.find(by_id(ORDER.venue_client_order_id)) is None
+        await venue.close()
+        assert {request.headers["authorization"] for request in server.requests} == {"Basic bWU6cC93"}
+        assert {request.headers["host"] for request in server.requests} == {server.url.removeprefix("http://")}
+        assert [request.path for request in server.requests] == ["/orders", "/orders/one"]

@@ -19,6 +19,7 @@ from switchyard.ports.venue import (
     Accepted,
     Ambiguous,
     Capabilities,
+    OrderToFind,
     SendOutcome,
     Unsent,
     VenueFill,
@@ -174,9 +175,9 @@ class AmendingAdapter(VenueOfWorker):
         await site.passes(0.02)
         return outcome
 
-    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
+    async def find(self, order: OrderToFind) -> VenueOrder | None:
         await self._site.passes()
-        leg = self._venue.legs.get(client_id)
+        leg = self._venue.legs.get(order.client_order_id)
         while leg is not None and leg.replaced_by is not None:
             leg = self._venue.legs.get(leg.replaced_by)
         if leg is None:

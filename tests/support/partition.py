@@ -20,9 +20,10 @@ from pathlib import Path
 import uvloop
 
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS, HttpVenue
+from switchyard.adapters.venues.http.adapter import http_venue
 from switchyard.domain.ids import VenueName
 from switchyard.ports.venue import Capabilities
+from switchyard.venue.bridge import RESPONSE_SECONDS
 from tests.support.polling import until
 from tests.support.venue_orders import an_order
 
@@ -94,7 +95,7 @@ def held_bytes(port: int) -> list[int]:
 async def send(port: int, response_seconds: float, *, cancel: bool = False) -> str:
     """Wait until a connection is open, then for a line on stdin, and send an order on the connection."""
     limits = dict.fromkeys(RESPONSE_SECONDS, response_seconds)
-    venue = HttpVenue(
+    venue = http_venue(
         VenueName("broker"),
         url=f"http://127.0.0.1:{port}",
         capabilities=Capabilities(dedupe="none", lookup="all"),

@@ -45,9 +45,6 @@ from switchyard.adapters.sqlite.journal import SqliteTime
 from switchyard.adapters.sqlite.migrations import SqliteRebuild
 from switchyard.adapters.sqlite.queries import SqliteOrderDump, SqliteOutboxListing
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
-from switchyard.adapters.venues._template import TemplateVenue
-from switchyard.adapters.venues.http.quotes import HttpQuotes
-from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.market import PaperQuotes
 from switchyard.adapters.venues.paper.store import PaperStatement
@@ -84,8 +81,10 @@ from switchyard.ports.strategies import (
     StrategyRegistry,
 )
 from switchyard.ports.tracing import Span, Tracer
-from switchyard.ports.venue import MassCancel, Venue, VenueStatement
+from switchyard.ports.venue import HasClock, MassCancel, Venue, VenueStatement
 from switchyard.telemetry.metrics import CacheMetrics
+from switchyard.venue.bridge import Bridge
+from switchyard.venue.quotes import VenueQuotes
 from tests.support.memory.accounts import MemoryAccounts
 from tests.support.memory.clock import ManualClock, SeededRandomness
 from tests.support.memory.database import MemoryDatabase
@@ -119,7 +118,8 @@ relay_leases: list[type[RelayLeases]] = [MemoryRelayLeases]
 publishers: list[type[Publisher]] = [KafkaPublisher]
 kills: list[type[Kills]] = [MemoryKills]
 accounts: list[type[Accounts]] = [MemoryAccounts]
-mass_cancels: list[type[MassCancel]] = [HttpVenue]
+mass_cancels: list[type[MassCancel]] = [Bridge]
+venue_clocks: list[type[HasClock]] = [Bridge]
 token_buckets: list[type[TokenBuckets]] = [MemoryBuckets, RedisBuckets]
 rebuild_targets: list[type[RebuildTarget]] = [MemoryRebuild, SqliteRebuild, PostgresRebuild]
 order_dumps: list[type[OrderDump]] = [MemoryOrderDump, SqliteOrderDump, PostgresOrderDump]
@@ -128,11 +128,11 @@ cache_watches: list[type[CacheWatch]] = [CacheMetrics]
 rates: list[type[SharedRate]] = [MemoryRate, RedisRate]
 clocks: list[type[Clock]] = [ManualClock, SystemClock]
 randomnesses: list[type[Randomness]] = [SeededRandomness, SystemRandomness]
-venues: list[type[Venue]] = [NullVenue, PaperExchange, HttpVenue, TemplateVenue]
+venues: list[type[Venue]] = [NullVenue, PaperExchange, Bridge]
 quotes: list[type[Quotes]] = [QuoteBoard]
 quote_lookups: list[type[QuoteLookup]] = [ParentLink]
 quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
-quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
+quote_feeds: list[type[QuoteFeed]] = [VenueQuotes]
 buses: list[type[Bus]] = [JournalBus, KafkaBus]
 disks: list[type[Disks]] = [LocalDisks]
 sources: list[type[Source]] = [JournalSource, PartitionSource]
@@ -146,7 +146,7 @@ strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqlStrategy
 strategy_fills: list[type[StrategyFills]] = [LedgerFills, NoBooks]
 ledger_lookups: list[type[LedgerLookup]] = [SqlLedgerLookup]
 break_stores: list[type[BreakStore]] = [SqliteBreaks, PostgresBreaks]
-statements: list[type[VenueStatement]] = [PaperStatement, HttpVenue]
+statements: list[type[VenueStatement]] = [PaperStatement, Bridge]
 strategy_registries: list[type[StrategyRegistry]] = [SqlStrategies]
 recheck_requests: list[type[RecheckRequests]] = [SqlRequests]
 recheck_queues: list[type[RecheckQueue]] = [SqlQueue]

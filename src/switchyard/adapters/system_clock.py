@@ -2,25 +2,19 @@
 
 import os
 import random
-import time
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 from switchyard.domain.ids import TAG_BITS, ULID_RANDOM_BITS, Installation, new_installation
+from switchyard.ports.clock import boot_seconds
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 # Values per system call: one call per value would cost more than the rest of making an id.
 _VALUES_PER_FILL = 256
 # Unused values by bit width. `extend` and `pop` are atomic, so no two threads get the same value.
 _pools: dict[int, list[int]] = {}
 # A forked child must not return the values that its parent will return.
 os.register_at_fork(after_in_child=_pools.clear)
-
-# Seconds on a clock that never goes back and, where the system has one, also counts while it is suspended. A partial of
-# the system's own function, because an order reads this clock a dozen times.
-boot_seconds = partial(time.clock_gettime, _BOOT_CLOCK)
 
 
 class SystemClock:

@@ -12,13 +12,13 @@ from switchyard.adapters.backoffice.postgres.breaks import PostgresBreaks
 from switchyard.adapters.backoffice.sqlite.breaks import SqliteBreaks
 from switchyard.adapters.files.durable import LocalDisks, prepare_data_folder
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues.http.venue import SENDS, HttpVenue
 from switchyard.adapters.venues.paper.store import PaperStatement
 from switchyard.bootstrap.books import OpenBooks, books_url, journal_turn, open_books
+from switchyard.bootstrap.capabilities import declared_capabilities, is_remote
 from switchyard.bootstrap.core import Supervisor, open_tracer
 from switchyard.bootstrap.databases import Database, kill_switch_of, open_database, started_clock
 from switchyard.bootstrap.pdca import Rechecks, open_pdca_store, recheck_worker, restricting
-from switchyard.bootstrap.venues import credentials_of, declared_capabilities, names_at, paper_path
+from switchyard.bootstrap.venues import paper_path, remote_venue
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.domain.ids import AccountId, KillId, VenueName
 from switchyard.domain.journal.lines import Offset
@@ -45,6 +45,8 @@ from switchyard.ports.tracing import Tracer
 from switchyard.ports.venue import VenueStatement
 from switchyard.settings import KafkaSettings, Settings, bus_keys
 from switchyard.telemetry.metrics import Metrics
+from switchyard.venue.bridge import SENDS
+from switchyard.venue.interface import HasStatement
 
 if TYPE_CHECKING:
     from switchyard.adapters.kafka.bus import KafkaBus
@@ -124,22 +126,17 @@ async def open_statements(
     """
     found: dict[VenueName, VenueStatement | str] = {}
     for venue in settings.venues:
-        if venue.url == "paper:" and reads_paper:
+        if venue.kind == "paper" and reads_paper:
             path = paper_path(settings, venue.name)
             found[venue.name] = PaperStatement(venue.name, path, declared_capabilities(venue))
             continue
-        if not venue.url.startswith("http"):
+        if not is_remote(venue):
             found[venue.name] = "it has no statement" if reads_paper else "it runs in the process of its worker"
             continue
-        broker = HttpVenue(
-            venue.name,
-            url=venue.url,
-            capabilities=declared_capabilities(venue),
-            clock=clock,
-            names=names_at(venue),
-            headers=credentials_of(venue),
-            sends=replace(SENDS, spares_min=0),  # it sends none
-        )
+        broker = remote_venue(venue, clock, sends=replace(SENDS, spares_min=0))  # it sends none
+        if not isinstance(broker.adapter, HasStatement):
+            found[venue.name] = "it has no statement"
+            continue
         await broker.start()
         stack.push_async_callback(broker.close)
         found[venue.name] = broker

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from switchyard.adapters.files.durable import LocalDisks
-from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
+from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id
 from switchyard.bootstrap.databases import Database
 from switchyard.domain.errors import CannotStart, JournalBroken, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import AccountId, Installation, KillId, VenueName
@@ -33,7 +33,7 @@ from switchyard.flow.results import OrderResults
 from switchyard.flow.routing.window import AdmissionWindow, Forecast
 from switchyard.flow.sending.lanes import HeldLanes, WaitingLanes
 from switchyard.flow.traced import CommitSpans
-from switchyard.ports.clock import Clock
+from switchyard.ports.clock import Clock, boot_seconds
 from switchyard.ports.venue import Venue
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics

@@ -19,7 +19,8 @@ from switchyard.adapters.postgres.queries import PostgresOrderDump, PostgresOutb
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.migrations import SqliteRebuild
 from switchyard.adapters.sqlite.queries import SqliteOrderDump, SqliteOutboxListing
-from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
+from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id
+from switchyard.bootstrap.capabilities import declared_capabilities, is_remote
 from switchyard.domain.errors import AlreadyRunning, CannotStart, HistoryMismatch, SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.domain.journal.changes import Change, Outcome
@@ -36,7 +37,7 @@ from switchyard.flow.readers.head import head_content, place_of
 from switchyard.flow.results import OrderResults
 from switchyard.flow.sending.operator import Decider, declared, declared_name, end_doubt, settling_in
 from switchyard.ports.bus import RelayLeases
-from switchyard.ports.clock import Clock, fresh_ulid
+from switchyard.ports.clock import Clock, boot_seconds, fresh_ulid
 from switchyard.ports.journal import DatabaseTime, Epochs, Head, HeadFile, Journal, Liveness
 from switchyard.ports.outbox import Lanes, OutboxListing, OutboxQueries
 from switchyard.ports.queries import Accounts, Exposures, KeyStore, Kills, OrderDump, Queries, Reservations
@@ -419,11 +420,7 @@ def lookup_decides(settings: Settings, venue: VenueName) -> bool:
     its `absent` is never followed by anything.
     """
     return any(
-        configured.name == venue
-        and configured.url.startswith("http")
-        and configured.lookup == "all"
-        and configured.window is not None
-        and configured.dedupe != "none"
+        configured.name == venue and is_remote(configured) and declared_capabilities(configured).proves_absence
         for configured in settings.venues
     )
 
@@ -431,9 +428,7 @@ def lookup_decides(settings: Settings, venue: VenueName) -> bool:
 async def _lookup_decides_anywhere(settings: Settings, journal: Journal, venue: VenueName) -> bool:
     """The same for a command, whose shell may lack the venue's settings: a worker's declaration holds too."""
     by_workers = await declared(journal, venue)
-    is_known_here = any(
-        configured.name == venue and configured.url.startswith("http") for configured in settings.venues
-    )
+    is_known_here = any(configured.name == venue and is_remote(configured) for configured in settings.venues)
     if by_workers is None and not is_known_here:
         raise SettingError(
             f"VENUE_URL_{venue.upper()}",

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from switchyard.adapters.memory.cache import MemoryBuckets, MemoryCache, MemoryRate
+from switchyard.bootstrap.capabilities import declared_capabilities
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database
-from switchyard.bootstrap.venues import declared_capabilities, venue_kinds
+from switchyard.bootstrap.venues import venue_kinds
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.orders.keys import DERIVED_CLOSE, DERIVED_ORDER
 from switchyard.domain.risk.checks import RiskLimits, checks_of

@@ -4,34 +4,48 @@ import asyncio
 import hashlib
 import hmac
 import math
+from base64 import b64encode
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
 
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes, UnreadableRecord
 from switchyard.adapters.memory.cache import MemoryBuckets
 from switchyard.adapters.memory.venue import FixedQuotes, NullVenue
-from switchyard.adapters.venues.http.messages import VenueNames
-from switchyard.adapters.venues.http.quotes import HttpQuotes
-from switchyard.adapters.venues.http.venue import SENDS, HttpVenue
+from switchyard.adapters.venues.http.adapter import HttpProtocol, final_codes
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.market import PaperQuotes
+from switchyard.bootstrap.capabilities import (
+    declared_capabilities,
+    descriptor_of,
+    is_remote,
+    reuses_connections,
+    setting_of,
+)
 from switchyard.bootstrap.core import Core
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.domain.market.health import HealthRecord, SendState, VenueState
-from switchyard.domain.orders.order import ALL_KINDS, OrderKinds
+from switchyard.domain.orders.order import OrderKinds
 from switchyard.flow.executions.strays import ProblemCode, VenueGate
 from switchyard.flow.health.venues import HealthBoard
 from switchyard.flow.quotes import PolledQuotes
 from switchyard.flow.sending.dispatch import VenueRates
 from switchyard.ports.cache import TokenBuckets
+from switchyard.ports.clock import Clock
 from switchyard.ports.quotes import QuoteSource
-from switchyard.ports.venue import Capabilities, Venue
+from switchyard.ports.venue import HasClock, Venue
 from switchyard.settings import Settings, VenueSettings, jwt_secret
+from switchyard.venue.bridge import SENDS, Bridge, VenueNames, Way
+from switchyard.venue.interface import Adapter, Descriptor, HasQuotes
+from switchyard.venue.kinds import Configuration, address_of, load_kind
+from switchyard.venue.quotes import CONNECTIONS, VenueQuotes
+from switchyard.venue.transport import Pool, Transport
 
 if TYPE_CHECKING:
     from switchyard.adapters.redis.host import RedisHost
@@ -44,11 +58,11 @@ async def open_venues(core: Core, stack: AsyncExitStack) -> None:
 
 
 async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack) -> Venue:
-    venue: PaperExchange | HttpVenue
-    match settings.url:
-        case "null:" | "null:resting":
+    venue: PaperExchange | Bridge
+    match settings.kind:
+        case "null":
             return NullVenue(settings.name, clock=core.clock, fills=settings.url == "null:")
-        case "paper:":
+        case "paper":
             venue = PaperExchange(
                 settings.name,
                 path=paper_path(core.settings, settings.name),
@@ -60,22 +74,76 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
                 displayed_qty=settings.displayed_qty,
                 session=core.settings.risk.stateful.trading_day,
             )
-        case url:
-            venue = HttpVenue(
-                settings.name,
-                url=url,
-                capabilities=declared_capabilities(settings),
-                clock=core.clock,
-                final_errors=settings.final_errors,
-                idempotency_header=settings.idempotency_header,
-                sends=replace(SENDS, reuses=reuses_connections(settings)),
-                names=names_at(settings),
-                headers=credentials_of(settings),
-                note_unasked=core.metrics.unasked_responses.labels(settings.name).inc,
-            )
+        case _:
+            note_unasked = core.metrics.unasked_responses.labels(settings.name).inc
+            venue = remote_venue(settings, core.clock, note_unasked=note_unasked)
     await venue.start()
     stack.push_async_callback(venue.close)
     return venue
+
+
+def remote_venue(
+    settings: VenueSettings, clock: Clock, *, sends: Pool = SENDS, note_unasked: Callable[[], None] = lambda: None
+) -> Bridge:
+    """A venue outside of this process; it is not started yet. `note_unasked` as in `Transport`."""
+    descriptor, capabilities = descriptor_of(settings), declared_capabilities(settings)
+    return Bridge(
+        settings.name,
+        descriptor,
+        _adapter(settings),
+        clock=clock,
+        way=Way(
+            address_of(settings.url) or descriptor.default_url,
+            sends=replace(sends, reuses=reuses_connections(settings)),
+            note_unasked=note_unasked,
+        ),
+        capabilities=capabilities,
+        codes=final_codes(settings.final_errors) if descriptor.states_rules else {},
+        names=names_at(settings),
+    )
+
+
+def _adapter(settings: VenueSettings) -> Adapter:
+    if settings.kind == "http":
+        return HttpProtocol(
+            headers=credentials_of(settings),
+            idempotency_header=settings.idempotency_header,
+            has_lookup=settings.lookup != "none",
+        )
+    kind = load_kind(settings.kind, setting_of("URL", settings))
+    options, secrets = _checked_options(kind.descriptor, settings)
+    return kind.build(
+        Configuration(
+            venue=settings.name,
+            url=address_of(settings.url) or kind.descriptor.default_url,
+            capabilities=declared_capabilities(settings),
+            options=options,
+            secret=secrets.__getitem__,
+        )
+    )
+
+
+def _checked_options(descriptor: Descriptor, settings: VenueSettings) -> tuple[dict[str, str], dict[str, str]]:
+    """The options and the secrets that the descriptor names; raises SettingError."""
+    taken: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for is_secret, setting, given in (
+        (False, setting_of("OPTIONS", settings), settings.options),
+        (True, setting_of("SECRETS", settings), settings.secrets),
+    ):
+        known = {option.name: option for option in descriptor.options if option.is_secret == is_secret}
+        for name in given:
+            if name not in known:
+                allowed = ", ".join(sorted(known)) or "none"
+                raise SettingError(setting, f"{name!r} is not taken by {descriptor.kind}; allowed: {allowed}")
+        for name, option in known.items():
+            value = given.get(name, option.default)
+            if option.is_required and not value:
+                raise SettingError(setting, f"{descriptor.kind} needs {name}: {option.text}")
+            if option.choices and value not in option.choices:
+                shown = "" if is_secret else f", not {value!r}"
+                raise SettingError(setting, f"{name} must be one of {', '.join(option.choices)}{shown}")
+            taken[is_secret][name] = value
+    return taken
 
 
 def paper_path(settings: Settings, venue: VenueName) -> Path:
@@ -84,49 +152,30 @@ def paper_path(settings: Settings, venue: VenueName) -> Path:
 
 
 def clock_offset_of(venue: Venue) -> timedelta | None:
-    """How far the venue's clock is ahead of ours; None where its answers do not show it, or not yet."""
-    return venue.clock_offset if isinstance(venue, HttpVenue) else None
+    """How far the venue's clock is ahead of ours; None if its answers do not show it, or not yet."""
+    return venue.clock_offset if isinstance(venue, HasClock) else None
 
 
 def names_at(settings: VenueSettings) -> VenueNames:
-    """The broker's names of our accounts and symbols."""
+    """The venue's names of our accounts and symbols."""
     return VenueNames(settings.accounts, settings.symbols)
 
 
 def credentials_of(settings: VenueSettings) -> dict[str, str]:
-    """The header with the broker's token; under `Authorization` it is a bearer token."""
-    if settings.token is None:
-        return {}
-    header = settings.token_header
-    return {header: f"Bearer {settings.token}" if header.lower() == "authorization" else str(settings.token)}
+    """The header with the broker's token; under `Authorization` it is a bearer token.
 
-
-def reuses_connections(settings: VenueSettings) -> bool:
-    """Whether orders may follow each other on a connection to the broker (ADR 43)."""
-    return settings.dedupe == "permanent" and settings.reuse_connections is not False
-
-
-def declared_capabilities(settings: VenueSettings) -> Capabilities:
-    """What a venue promises according to its settings, without opening it."""
-    if not settings.url.startswith("http"):
-        # The venues of this process: a send has ended with its process.
-        kinds = ALL_KINDS if settings.url == "paper:" else OrderKinds()
-        return Capabilities(
-            dedupe="permanent", lookup="all", acceptance_window=timedelta(), kinds=kinds, amend="in_place"
-        )
-    return Capabilities(
-        dedupe=settings.dedupe,
-        dedupe_ttl=settings.dedupe_ttl if settings.dedupe == "ttl" else None,
-        lookup=settings.lookup,
-        acceptance_window=settings.window,
-        hop_hold=settings.hop_hold,
-        request_expiry=settings.request_expiry,
-        cancel_all=settings.cancel_all,
-        reduce_only=settings.reduce_only,
-        execution_ids=settings.exec_id_scope,
-        amend=settings.amend,
-        kinds=OrderKinds(types=settings.order_types, times_in_force=settings.times_in_force),
-    )
+    A user and a password in the URL are sent as HTTP Basic authentication.
+    """
+    parts = urlsplit(settings.url)
+    headers = {}
+    if "@" in parts.netloc:
+        user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+        basic = b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+        headers["Authorization"] = f"Basic {basic}"
+    if settings.token is not None:
+        header = settings.token_header
+        headers[header] = f"Bearer {settings.token}" if header.lower() == "authorization" else str(settings.token)
+    return headers
 
 
 def venue_kinds(settings: Settings) -> dict[VenueName, OrderKinds]:
@@ -184,7 +233,7 @@ def venue_state(settings: VenueSettings, gate: VenueGate | None, health: HealthB
     rate = None if record is None else record.reject_rate
     return VenueState(
         venue=settings.name,
-        kind=_kind(settings.url),
+        kind=settings.kind,
         state=state,
         reason=text if detailed else code,
         breaker=None if record is None else record.breaker,
@@ -210,12 +259,6 @@ def _send_state(gate: VenueGate | None, record: HealthRecord | None) -> tuple[Se
     return ("open", None, None) if problem is None else ("open", problem.code, problem.reason)
 
 
-def _kind(url: str) -> Literal["paper", "http", "null"]:
-    if url.startswith("http"):
-        return "http"
-    return "paper" if url == "paper:" else "null"
-
-
 # How long a gateway waits at its start for the first answer of its brokers, so that its first orders find a quote.
 FIRST_POLL_SECONDS = 1.0
 
@@ -228,8 +271,11 @@ async def open_quotes(core: Core, stack: AsyncExitStack, *, polls_catalogue: boo
     """
     polled: list[PolledQuotes] = []
     for settings in core.settings.venues:
-        if settings.quotes == "venue" and settings.url.startswith("http"):
-            source = await _open_polled(settings, core, stack, polls_catalogue=polls_catalogue)
+        if settings.quotes == "venue" and is_remote(settings):
+            adapter = _adapter(settings)
+            if not isinstance(adapter, HasQuotes):
+                continue  # a venue without quotes has none
+            source = await _open_polled(settings, adapter, core, stack, polls_catalogue=polls_catalogue)
             polled.append(source)
             core.quotes.add(settings.name, source)
         elif settings.quotes != "none":
@@ -243,15 +289,20 @@ async def open_quotes(core: Core, stack: AsyncExitStack, *, polls_catalogue: boo
 
 
 async def _open_polled(
-    settings: VenueSettings, core: Core, stack: AsyncExitStack, *, polls_catalogue: bool
+    settings: VenueSettings, adapter: HasQuotes, core: Core, stack: AsyncExitStack, *, polls_catalogue: bool
 ) -> PolledQuotes:
-    feed = HttpQuotes(
+    descriptor = descriptor_of(settings)
+    feed = VenueQuotes(
         settings.name,
-        url=settings.url,
+        adapter,
+        transport=Transport(
+            address_of(settings.url) or descriptor.default_url,
+            CONNECTIONS,
+            note_unasked=core.metrics.unasked_responses.labels(settings.name).inc,
+        ),
         clock=core.clock,
         names=names_at(settings),
-        headers=credentials_of(settings),
-        note_unasked=core.metrics.unasked_responses.labels(settings.name).inc,
+        time_header=descriptor.time_header,
     )
     await feed.start()
     stack.push_async_callback(feed.close)
@@ -269,7 +320,7 @@ async def _open_polled(
 
 async def _open_local(settings: VenueSettings, core: Core) -> QuoteSource:
     if settings.quotes == "venue":
-        is_paper = settings.url == "paper:"
+        is_paper = settings.kind == "paper"
         return PaperQuotes(core.catalogue, core.clock) if is_paper else FixedQuotes(core.clock)
     path = Path(settings.quotes.removeprefix("file:"))
     try:

@@ -7,7 +7,7 @@ from functools import partial
 
 import structlog
 
-from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.bootstrap.capabilities import is_remote
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.bootstrap.databases import lookup_decides
 from switchyard.bootstrap.venues import clock_offset_of, open_rates
@@ -28,7 +28,7 @@ from switchyard.flow.sending.pre_send_checks import Closes, Collars
 from switchyard.flow.sending.resolve import Resolver, VenueWatch, arrival_time, waiting_time
 from switchyard.flow.sending.sends import SentIds
 from switchyard.ports.clock import fresh_ulid
-from switchyard.ports.venue import MassCancel, Venue
+from switchyard.ports.venue import HasClock, MassCancel, Venue
 from switchyard.settings import VenueSettings
 
 log = structlog.get_logger()
@@ -110,7 +110,7 @@ def _mass_cancels(core: Core) -> dict[VenueName, MassCancel]:
     return {
         name: venue
         for name, venue in core.venues.items()
-        if isinstance(venue, HttpVenue) and venue.capabilities.cancel_all
+        if isinstance(venue, MassCancel) and venue.capabilities.cancel_all
     }
 
 
@@ -127,7 +127,7 @@ async def _copy_watch(core: Core, venue: Venue) -> CopyWatch:
         clock=core.clock,
         metrics=core.metrics,
         lock=core.gates[venue.name].lock,
-        clock_offset=partial(clock_offset_of, venue) if isinstance(venue, HttpVenue) else None,
+        clock_offset=partial(clock_offset_of, venue) if isinstance(venue, HasClock) else None,
         explained_until=None if restored is None else restored + _key_ttl(core),
     )
     await watch.look()
@@ -259,8 +259,7 @@ async def _await_lost_requests(core: Core, venue: Venue, watch: VenueWatch, gate
     One that arrives after the venue was read is no stray, so a repeated key would be sent as well.
     """
     # A venue in this process ended together with its sender.
-    is_remote = _settings_of(core, venue).url.startswith("http")
-    if not is_remote or await was_read(core.database.journal, venue.name):
+    if not is_remote(_settings_of(core, venue)) or await was_read(core.database.journal, venue.name):
         return
     seconds = arrival_time(venue.capabilities, core.database.liveness.send_lingers).total_seconds()
     gate.note_not_synced(f"after a restore, it must have been answering for {seconds:.0f} s first")

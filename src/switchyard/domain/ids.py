@@ -63,6 +63,13 @@ def kill_id(ulid_text: str) -> KillId:
     return KillId("kill_" + ulid_text)
 
 
+class IdForm(msgspec.Struct, frozen=True):
+    """The form of client order ids that a venue takes."""
+
+    length_max: int = 32
+    is_uuid: bool = False
+
+
 class Installation(msgspec.Struct, frozen=True):
     """The identity of a database, made with its schema; a restored or rebuilt database keeps it."""
 

@@ -8,7 +8,7 @@ from typing import Final, Literal, Protocol, runtime_checkable
 import msgspec
 
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName
 from switchyard.domain.orders.amends import Amend, Amounts
 from switchyard.domain.orders.order import Order, OrderKinds, OrderRequest, Side, lacking
 from switchyard.domain.orders.reasons import AmbiguousCode, RejectCode, UnsentCode
@@ -201,25 +201,47 @@ class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
         return Amounts(qty=self.qty, price=self.price, stop_price=self.stop_price)
 
 
+class OrderToFind(msgspec.Struct, frozen=True, kw_only=True):
+    """An order to look up by its client order id; venues differ in what else they need."""
+
+    client_order_id: VenueClientOrderId
+    symbol: str | None = None
+    """None if nothing but the id is known."""
+    side: Side | None = None
+    venue_order_id: str | None = None
+    account_id: AccountId | None = None
+
+
+def to_find(order: Order, client_id: VenueClientOrderId | None = None) -> OrderToFind:
+    """The order by its present client order id, or by another one of its ids."""
+    own_id = order.leg_client_order_id or order.venue_client_order_id
+    return OrderToFind(
+        client_order_id=client_id or own_id,
+        symbol=order.symbol,
+        side=order.side,
+        venue_order_id=order.venue_order_id if client_id in (None, own_id) else None,
+        account_id=order.account_id,
+    )
+
+
 class UnreadableReport(msgspec.Struct, frozen=True, kw_only=True):
     """A report that the adapter cannot read; it may be a fill, so it is set aside and raises an alarm."""
 
-    number: int
-    """In the venue's numbering."""
     text: str
     """What the venue sent, cut to a bound and printable."""
     error: str
 
 
 class ReportPage(msgspec.Struct, frozen=True):
-    """Execution reports in the venue's numbering; `last_number` is the cursor of the next page."""
+    """Execution reports in the venue's order."""
 
     reports: Sequence[ExecutionReport]
-    last_number: int
+    cursor: str | None
+    """Where the next page begins, in the venue's own form; None: at the first report."""
     unreadable: Sequence[UnreadableReport] = ()
     """The reports of this page that are not in `reports`."""
     restarted: bool = False
-    """Whether the venue's numbering started again: its last number is below the one that was asked for."""
+    """Whether the venue's numbering started again, so that everything is read anew."""
 
 
 OnDeparture = Callable[[], None]
@@ -275,7 +297,7 @@ class Venue(Protocol):
         one that it has carried out: a late or repeated copy then changes nothing.
         """
 
-    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
+    async def find(self, order: OrderToFind) -> VenueOrder | None:
         """Return the order, or None if the venue does not have it; raises VenueUnavailable.
 
         The id of an amend that was carried out finds its order. The id of an order that was replaced finds the order in
@@ -285,8 +307,8 @@ class Venue(Protocol):
     def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         """Yield every order that the venue may still fill, in pages; raises VenueUnavailable, also after some pages."""
 
-    async def reports(self, after: int, limit: int) -> ReportPage:
-        """Return the next execution reports; waits briefly if there are none; raises VenueUnavailable.
+    async def reports(self, after: str | None, limit: int) -> ReportPage:
+        """Return the reports after the cursor; waits briefly if there are none; raises VenueUnavailable.
 
         A page without reports means that there are none: an error is never an empty page.
         """
@@ -295,6 +317,17 @@ class Venue(Protocol):
         """Ask the venue something harmless over the same hop as its lookups; raises VenueUnavailable."""
 
 
+@runtime_checkable
+class HasClock(Protocol):
+    """A venue whose answers show its clock."""
+
+    @property
+    def clock_offset(self) -> timedelta | None:
+        """How far the venue's clock is ahead of ours; None before an answer has shown it."""
+        ...
+
+
+@runtime_checkable
 class MassCancel(Protocol):
     """A venue with `Capabilities.cancel_all`."""
 
@@ -313,11 +346,13 @@ STATEMENT_PAGE_MAX = 1_000
 
 
 class StatementPage(msgspec.Struct, frozen=True):
-    """Lines in the venue's numbering; `last_number` is the cursor of the next page."""
+    """Lines in the venue's order."""
 
     fills: Sequence[StatementFill]
-    last_number: int
-    """Below the number that was asked for where the numbering has started again."""
+    cursor: str | None
+    """Where the next page begins, in the venue's own form; None: at the first line."""
+    restarted: bool = False
+    """Whether the venue's numbering started again."""
 
 
 @runtime_checkable
@@ -335,7 +370,7 @@ class VenueStatement(Protocol):
     def capabilities(self) -> Capabilities:
         """What the venue guarantees; its execution ids are as unique as in its reports."""
 
-    async def statement(self, after: int, limit: int) -> StatementPage:
+    async def statement(self, after: str | None, limit: int) -> StatementPage:
         """Return the next executions, each once, at most STATEMENT_PAGE_MAX; an empty page is the end."""
 
     def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:

@@ -38,10 +38,13 @@ def venue_of(name: VenueName, environment: Mapping[str, str], section: Mapping[s
                 "SWITCHYARD_CONFIG", f"venues.{name}.{member} is not a setting; allowed: {', '.join(known)}"
             )
     values = {}
+    stated = set(document)
     for setting in VENUE_SETTINGS:
         default = _text(document[setting.field]) if setting.field in document else setting.default
         values[setting.field] = value_of(setting, setting.name + name.upper(), environment, default)
-    return VenueSettings(name=name, **values)
+        if setting.name + name.upper() in environment:
+            stated.add(setting.field)
+    return VenueSettings(name=name, stated=frozenset(stated), **values)
 
 
 def _text(value: Any) -> str:
@@ -208,7 +211,11 @@ def load_settings(
     venue_section = document.pop("venues", {}) or {}
     venues = tuple(venue_of(name, environment, venue_section) for name in names)
     for each in venues:
-        if each.quotes == "venue" and each.url.startswith("http") and each.quotes_poll >= values["quote_age_max"]:
+        if (
+            each.quotes == "venue"
+            and each.kind not in ("paper", "null")
+            and each.quotes_poll >= values["quote_age_max"]
+        ):
             raise SettingError(
                 f"VENUE_QUOTES_POLL_SEC_{each.name.upper()}",
                 "must be less than SWITCHYARD_QUOTE_AGE_MAX_SEC: every quote would be stale before the next one comes",

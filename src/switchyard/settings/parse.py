@@ -253,10 +253,31 @@ def header_value(value: str) -> str:
 
 
 def venue_url(value: str) -> str:
-    """The kind of a venue, or the URL of a broker."""
-    if value not in ("paper:", "null:", "null:resting") and not value.startswith(("http://", "https://")):
-        raise ValueError("must be paper:, null:, null:resting or http://host:port")
+    """The kind of a venue with its address, or the URL of a broker that speaks our own protocol."""
+    kind, colon, address = value.partition(":")
+    is_plain = kind in ("http", "https") and address.startswith("//")
+    is_kind = re.fullmatch(r"[a-z][a-z0-9-]{0,31}", kind) is not None and kind not in ("http", "https")
+    if kind in ("paper", "null"):
+        is_kind = value in ("paper:", "null:", "null:resting")
+    if not colon or not (is_plain or is_kind) or (is_kind and address and not (kind == "null" or "://" in address)):
+        raise ValueError("must be paper:, http://host:port, or KIND: or KIND:https://host of an installed adapter")
     return value.rstrip("/")
+
+
+def option_values(value: str) -> Mapping[str, str]:
+    """Values by name, as `name=value` separated by commas or line ends."""
+    given: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in re.split(r"[,\n]", value))):
+        name, equals, text = (part.strip() for part in item.partition("="))
+        if not equals or not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) or name in given or not text.isprintable():
+            raise ValueError("must look like region=eu,mode=live, each name once in lower case")
+        given[name] = text
+    return given
+
+
+def secret_values(value: str) -> "SecretNames":
+    """The same, of values that are never shown."""
+    return SecretNames({name: Secret(text) for name, text in option_values(value).items()})
 
 
 # The recorded files of quotes by their endings, and how they are written.
@@ -417,6 +438,12 @@ class Secret(str):
         return "'***'"
 
 
+class SecretNames(dict[str, Secret]):
+    """Secrets by name."""
+
+    __slots__ = ()
+
+
 def value_of(setting: Setting, name: str, environment: Mapping[str, str], default: str | None) -> Any:
     """Read a value from the environment (a secret also from its file), else use the default."""
     text = environment.get(name)
@@ -442,4 +469,4 @@ def parsed(setting: Setting, name: str, text: str) -> Any:
     except ValueError as error:
         shown = "" if setting.secret else f", not {text!r}"
         raise SettingError(name, f"{error}{shown}") from None
-    return Secret(value) if setting.secret else value
+    return Secret(value) if setting.secret and isinstance(value, str) else value

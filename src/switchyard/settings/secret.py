@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import msgspec
 
 from switchyard.domain.errors import SettingError
-from switchyard.settings.parse import Secret
+from switchyard.settings.parse import Secret, SecretNames
 from switchyard.settings.table import Settings
 
 SECRET_LENGTH_MIN = 32
@@ -76,8 +76,8 @@ def _secrets_of(value: object) -> Iterator[str]:
     if isinstance(value, msgspec.Struct):
         for field in value.__struct_fields__:
             yield from _secrets_of(getattr(value, field))
-    elif isinstance(value, tuple):
-        for member in value:
+    elif isinstance(value, tuple | SecretNames):
+        for member in value.values() if isinstance(value, SecretNames) else value:
             yield from _secrets_of(member)
     elif isinstance(value, Secret) and "://" not in value:
         # Not `paper:` and the like, which are no secrets.
@@ -85,7 +85,7 @@ def _secrets_of(value: object) -> Iterator[str]:
     elif isinstance(value, Secret):
         user, _, password = value.partition("://")[2].rpartition("@")[0].partition(":")
         # A service may take a token as the user name; the user of a database without a password is no secret.
-        hidden = password or (user if value.startswith("http") else "")
+        hidden = password or (user if "http" in value.partition("://")[0] else "")
         yield from {hidden, unquote(hidden)} - {""}
 
 

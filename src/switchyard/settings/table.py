@@ -20,7 +20,7 @@ from switchyard.domain.risk.checks import RiskLimits
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
 from switchyard.settings.kafka import KafkaSettings
-from switchyard.settings.parse import Secret, Setting
+from switchyard.settings.parse import Secret, SecretNames, Setting
 from switchyard.settings.pdca import PdcaApiSettings, RecheckSettings
 from switchyard.settings.tracing import TracingSettings
 
@@ -196,6 +196,10 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: VenueName
     url: Secret
     """Secret, because it may contain credentials."""
+    stated: frozenset[str]
+    """The fields that were set; the others have their defaults."""
+    options: Mapping[str, str]
+    secrets: SecretNames
     token: Secret | None
     token_header: str
     accounts: Mapping[AccountId, str]
@@ -229,13 +233,25 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     reject_all: bool
     displayed_qty: Decimal | None
 
+    @property
+    def kind(self) -> str:
+        """The kind of the venue: `http` for a broker that speaks our own protocol."""
+        scheme = self.url.partition(":")[0]
+        return "http" if scheme == "https" else scheme
+
 
 # Per venue: the environment variable ends with the venue's name in capitals.
 VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_URL_", "url", "paper:", parse.venue_url,
-            "`paper:` is the paper exchange in this process, `http://host:port` a broker. For benchmarks, `null:` is an "
+            "`paper:` is the paper exchange in this process, `http://host:port` a broker that speaks Switchyard's own "
+            "protocol, `KIND:` or `KIND:https://host` a venue whose adapter is installed. For benchmarks, `null:` is an "
             "in-memory venue that fills every order and `null:resting` one that fills none. It may contain credentials, as "
             "`https://user:password@host`; they are sent as HTTP Basic authentication.", secret=True),
+    Setting("VENUE_OPTIONS_", "options", "", parse.option_values,
+            "Options of the venue's adapter, as `name=value` separated by commas; `switchyard venues describe KIND` lists "
+            "them."),
+    Setting("VENUE_SECRETS_", "secrets", "", parse.secret_values,
+            "Keys of the venue's adapter, as `name=value`, each in a line of its own or separated by commas.", secret=True),
     Setting("VENUE_TOKEN_", "token", None, parse.header_value,
             "Broker: token that is sent with every request, as `Authorization: Bearer TOKEN` or in the header of "
             "`VENUE_TOKEN_HEADER_`. Unset: none.", secret=True),
@@ -407,4 +423,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sends_elsewhere(self) -> bool:
         """Whether orders may leave this process: a venue is outside of it, or other processes use the same database."""
-        return self.database_url is not None or any(venue.url != "paper:" for venue in self.venues)
+        return self.database_url is not None or any(venue.kind != "paper" for venue in self.venues)

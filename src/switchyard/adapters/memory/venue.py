@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from switchyard.adapters.venues.paper.book import RecentReports
+from switchyard.adapters.venues.paper.book import RecentReports, number_of
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.orders.amends import Amend
@@ -20,6 +20,7 @@ from switchyard.ports.venue import (
     Accepted,
     Capabilities,
     OnDeparture,
+    OrderToFind,
     ProbeResult,
     ReportPage,
     SendOutcome,
@@ -142,18 +143,19 @@ class NullVenue:
         self._amended[amend.client_order_id] = client_id
         return Accepted(known.venue_order_id)
 
-    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
+    async def find(self, order: OrderToFind) -> VenueOrder | None:
         """Return the order if it is among the last `kept_max`."""
-        return self._orders.get(self._amended.get(client_id, client_id))
+        return self._orders.get(self._amended.get(order.client_order_id, order.client_order_id))
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         """Yield the orders that are neither filled nor cancelled, in one page."""
         yield [order for order in self._orders.values() if order.status == "WORKING"]
 
-    async def reports(self, after: int, limit: int) -> ReportPage:
+    async def reports(self, after: str | None, limit: int) -> ReportPage:
         """Return the next reports; a reader that is too far behind continues at the oldest report kept."""
-        await self._recent.wait(after)
-        page = self._recent.page(after, limit) or self._recent.page(self._report_count - self._kept_max, limit)
+        last = number_of(after)
+        await self._recent.wait(last)
+        page = self._recent.page(last, limit) or self._recent.page(self._report_count - self._kept_max, limit)
         assert page is not None
         return page
 

@@ -27,7 +27,7 @@ from switchyard.adapters.sqlite.append import (
     rows_of,
 )
 from switchyard.adapters.sqlite.connections import Connections
-from switchyard.adapters.system_clock import boot_id, boot_seconds
+from switchyard.adapters.system_clock import boot_id
 from switchyard.adapters.tables import EVENT_COLUMNS, SqlRelayLeases
 from switchyard.domain.accounts.positions import Position, PositionKey
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalBroken, JournalUnavailable
@@ -38,7 +38,7 @@ from switchyard.domain.journal.lines import GENESIS, head_text, link, stamp
 from switchyard.domain.orders.amends import by_amend_id
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.risk.exposure import AccountExposure, CurrencyReserve, SymbolExposure
-from switchyard.ports.clock import Clock
+from switchyard.ports.clock import Clock, boot_seconds
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines, StoredTime, TimeReading
 
 T = TypeVar("T")

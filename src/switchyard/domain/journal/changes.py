@@ -57,12 +57,13 @@ class Execution(msgspec.Struct, frozen=True):
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
-    """The position of a reader in the journal or in a venue's reports."""
+    """The position of a reader in the journal, or in a venue's reports."""
 
     name: str
     epoch: int
     seq: int
     hash: str
+    """Of the last line; for a venue's reports, whose other numbers are 0, the venue's own cursor."""
 
 
 class _Updates(Generic[_Row]):

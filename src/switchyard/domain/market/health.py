@@ -71,7 +71,8 @@ class VenueState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A venue in the body of `GET /venues`."""
 
     venue: VenueName
-    kind: Literal["paper", "http", "null"]
+    kind: str
+    """As in `VENUE_URL_`: `paper`, `http`, `null`, or that of an installed adapter."""
     state: SendState
     reason: str | None
     """Why orders are not sent, or what an operator should know: a text for operators, a code for others."""

@@ -179,7 +179,9 @@ class Recorder:
         self.inline = InlineReports(self._inline_decision, self._note_applied)
         self._applied = metrics.reports.labels("applied")
         self._duplicates = metrics.reports.labels("duplicate")
-        self._last_number: int | None = None
+        self._after: str | None = None
+        """The venue's cursor."""
+        self._knows_cursor = False
         self._holds_cursor = False
         self._is_cursor_behind = False
         self._cursor_at = float("-inf")
@@ -210,28 +212,29 @@ class Recorder:
         After a crash the reports since the last commit of the cursor are read again, and recognised by their execution
         ids.
         """
-        if self._last_number is None:
+        if not self._knows_cursor:
             cursor = await self._journal.cursor(self._cursor_name)
-            self._last_number = 0 if cursor is None else cursor.seq
+            self._after = None if cursor is None else cursor.hash or None
+            self._knows_cursor = True
             await self.revisions.read_mark()
         if self._ends.is_waiting:
             await self._apply_page(self._ends.take_waiting())
         try:
-            page = await self._venue.reports(self._last_number, PAGE)
+            page = await self._venue.reports(self._after, PAGE)
         except VenueUnavailable as error:
             self.gate.note_unheard(str(error))
             raise
         self.gate.note_heard()
         count = len(page.reports) + len(page.unreadable)
-        restarted = self._is_restarted(page, self._last_number)
+        restarted = self._is_restarted(page, self._after)
         if not count and not restarted:
             if self._is_cursor_behind and self._clock.monotonic() >= self._cursor_at:
                 await self._commit_cursor()
             return 0
         await self._apply_page(page.reports)
         for unreadable in page.unreadable:
-            await self.strays.set_aside_text(f"report {unreadable.number}: {unreadable.text}", unreadable.error)
-        self._last_number = 0 if restarted else page.last_number
+            await self.strays.set_aside_text(f"report: {unreadable.text}", unreadable.error)
+        self._after = None if restarted else page.cursor
         self._is_cursor_behind = True
         if page.unreadable or restarted or self._clock.monotonic() >= self._cursor_at:
             await self._commit_cursor()
@@ -242,7 +245,7 @@ class Recorder:
             return
         self._cursor_at = self._clock.monotonic() + CURSOR_SECONDS
         self._is_cursor_behind = False
-        cursor = Cursor(name=self._cursor_name, epoch=0, seq=self._last_number or 0, hash="")
+        cursor = Cursor(name=self._cursor_name, epoch=0, seq=0, hash=self._after or "")
         await self._sequencer.commit(Change(cursors=(cursor,)))
 
     async def apply(self, reports: Sequence[ExecutionReport], *, confirmed: bool = False) -> int:
@@ -409,12 +412,12 @@ class Recorder:
         self._expects_new = len(new) == len(reports)
         return list(new.values())
 
-    def _is_restarted(self, page: ReportPage, after: int) -> bool:
+    def _is_restarted(self, page: ReportPage, after: str | None) -> bool:
         """Whether the venue numbers its reports from the start again: they are then read from there."""
-        if not after or not (page.restarted or (page.reports and page.last_number < after)):
+        if after is None or not page.restarted:
             return False
         self._metrics.report_restarts.labels(self._venue.name).inc()
-        log.error("venue_report_numbers_restarted", venue=self._venue.name, last_number=after)
+        log.error("venue_report_numbers_restarted", venue=self._venue.name, cursor=after)
         return True
 
     def _with_unique_id(

@@ -30,7 +30,7 @@ from switchyard.flow.lost_history import LostAmends
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Queries
-from switchyard.ports.venue import Venue, VenueUnavailable
+from switchyard.ports.venue import Venue, VenueUnavailable, to_find
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -321,7 +321,7 @@ class ConfirmedEnds:
         # From the journal: another process may have changed the order since it was last read here.
         state = (await self._journal.load([order_id]))[order_id]
         try:
-            found = await self._venue.find_by_client_order_id(leg)
+            found = await self._venue.find(to_find(state.order, leg))
         except VenueUnavailable as error:
             return error
         if found is None and self._venue.capabilities.lookup == "all":

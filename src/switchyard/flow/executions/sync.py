@@ -33,7 +33,7 @@ from switchyard.flow.executions.strays import VenueGate
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
-from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable
+from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable, to_find
 from switchyard.telemetry.metrics import Metrics
 
 PAGE = 500
@@ -349,7 +349,7 @@ class Sweeper:
             # Ours first: a venue's total never decreases, so a lower total at the venue is a real difference.
             state = await self._state(client_id)
             try:
-                found = await self._venue.find_by_client_order_id(current_id(state.order))
+                found = await self._venue.find(to_find(state.order))
             except VenueUnavailable:
                 return 0  # the next sweep asks again
             if found is None:

@@ -224,7 +224,7 @@ class StatementMatch:
         self._queries = queries
         self._lookup = lookup
         self._fold = fold
-        self._after = 0
+        self._after: str | None = None
         self._longest = 0
         """Of the pages so far."""
         self._ours: dict[str, LedgerEntry] = {}
@@ -277,14 +277,14 @@ class StatementMatch:
         if len(self._lines) + len(self._theirs) > UNMATCHED_MAX:
             raise TooMany
         page = await self.venue.statement(self._after, PAGE)
-        if page.last_number < self._after:
+        if page.restarted:
             self.lost = True
             raise VenueUnavailable("the statement's numbers have started again: the next pass reads it from there")
         self.at_end = not page.fills
         if self.at_end:
             return set()
         accounts = await self._match([Line(fill) for fill in page.fills], accounts_of)
-        self._after = page.last_number
+        self._after = page.cursor
         self.reached_at = max(fill.at for fill in page.fills)
         self.at_end = len(page.fills) < self._longest
         self._longest = max(self._longest, len(page.fills))
@@ -293,7 +293,7 @@ class StatementMatch:
     async def answers(self) -> bool:
         """Whether the venue can be asked again."""
         try:
-            await self.venue.statement(0, 1)
+            await self.venue.statement(None, 1)
         except VenueUnavailable:
             return False
         return True

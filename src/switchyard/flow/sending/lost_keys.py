@@ -17,7 +17,7 @@ from switchyard.domain.orders.outbox import OutboxRow, is_first_attempt
 from switchyard.domain.orders.reasons import DoubtCode
 from switchyard.flow.lost_history import LostHistory
 from switchyard.ports.outbox import Due
-from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable
+from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable, to_find
 
 # Later ids of a key that are asked for. The open orders and reports of a venue show those beyond.
 GENERATIONS_ASKED = 3
@@ -102,7 +102,7 @@ class LostKeys:
         if any(venue not in synced for venue in (*self._others(order), *(venue for venue, _ in to_ask))):
             return "LATER"
         try:
-            found = await self._first_of(to_ask)
+            found = await self._first_of(order, to_ask)
         except VenueUnavailable:
             return "LATER"
         if found is not None:
@@ -117,23 +117,23 @@ class LostKeys:
         its own venue cannot prove that it lacks the later ids of a key that is used again soon.
         """
         own, *others = self._ids_at(order, [order.venue, *self._others(order)], with_own=True)
-        if (found := await self._first_of([own])) is not None:
+        if (found := await self._first_of(order, [own])) is not None:
             return found
         for venue in self._others(order):
             if not self._is_read(venue):
                 raise VenueUnavailable(f"{venue} was not read yet")
-        if (found := await self._first_of(others)) is not None:
+        if (found := await self._first_of(order, others)) is not None:
             return found
         for venue in [*self._others(order), *([order.venue] if order.operation in _REUSING else [])]:
             if not self._proves_absence(venue):
                 raise VenueUnavailable(f"{venue} cannot prove that it lacks the order")
         return None
 
-    async def _first_of(self, to_ask: Sequence[tuple[VenueName, VenueClientOrderId]]) -> Found | None:
+    async def _first_of(self, order: Order, to_ask: Sequence[tuple[VenueName, VenueClientOrderId]]) -> Found | None:
         shown = await asyncio.gather(
-            *(self._venues[venue].find_by_client_order_id(client_id) for venue, client_id in to_ask)
+            *(self._venues[venue].find(to_find(order, client_id)) for venue, client_id in to_ask)
         )
-        found = (Found(*asked, order) for asked, order in zip(to_ask, shown, strict=True) if order is not None)
+        found = (Found(*asked, each) for asked, each in zip(to_ask, shown, strict=True) if each is not None)
         return next(found, None)
 
     def _to_ask(self, order: Order, row: OutboxRow) -> list[tuple[VenueName, VenueClientOrderId]]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from switchyard.domain import decisions
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.journal.changes import Change, Committed
-from switchyard.domain.orders.amends import Amounts, amend_of, amend_rows, current_id
+from switchyard.domain.orders.amends import Amounts, amend_of, amend_rows
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import MayBeLost, OrderState, OutboxKey, OutboxRow
 from switchyard.flow.commit.sequencer import Commit, decide
@@ -29,7 +29,7 @@ from switchyard.flow.sending.sends import Sends
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal, Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
-from switchyard.ports.venue import Capabilities, ProbeResult, Unsent, Venue, VenueOrder, VenueUnavailable
+from switchyard.ports.venue import Capabilities, ProbeResult, Unsent, Venue, VenueOrder, VenueUnavailable, to_find
 from switchyard.telemetry.metrics import Metrics
 from switchyard.telemetry.traces import resumed
 
@@ -402,11 +402,11 @@ class Resolver:
     async def _find_row(self, due: Due) -> VenueOrder | None:
         row, order = due.row, due.state.order
         try:
-            found = await self._venue.find_by_client_order_id(row.venue_client_order_id)
+            found = await self._venue.find(to_find(order, row.venue_client_order_id))
         except VenueUnavailable:
             if row.kind != "amend" or amend_of(row).replaces:
                 raise
-            found = await self._venue.find_by_client_order_id(current_id(order))
+            found = await self._venue.find(to_find(order))
             if found is None or not _is_overtaken(due.state, row, found):
                 raise
             return found
@@ -415,7 +415,7 @@ class Resolver:
         if _amounts(found, row) is not None:
             return found
         # Another amend has followed it, so its own amounts are only in the answer about the first id of the order.
-        found = await self._venue.find_by_client_order_id(order.venue_client_order_id)
+        found = await self._venue.find(to_find(order, order.venue_client_order_id))
         if found is None or _amounts(found, row) is None:
             raise VenueUnavailable(f"{self._venue.name} does not show the amounts of {row.venue_client_order_id}")
         return found

@@ -15,7 +15,7 @@ from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.quotes import is_triggered
 from switchyard.domain.orders.order import Side
 from switchyard.domain.orders.reports import ExecutionReport
-from switchyard.ports.venue import ReportPage
+from switchyard.ports.venue import ReportPage, VenueUnavailable
 
 # Entries of orders that have changed since; beyond as many as there are open orders, and these, the queue is rebuilt.
 STALE_ENTRIES_MAX = 1_000
@@ -243,13 +243,13 @@ class RecentReports:
         """Return the reports after this number, or None if they are no longer in memory."""
         cursor = self._cursor(after)
         if cursor == self._last_number:
-            return ReportPage((), after)
+            return ReportPage((), cursor_text(after))
         unread = self._last_number - cursor
         if unread > min(len(self._reports), self._kept_max):
             return None
         start = len(self._reports) - unread
         reports = self._reports[start : start + limit]
-        return ReportPage(reports, cursor + len(reports))
+        return ReportPage(reports, cursor_text(cursor + len(reports)), restarted=after > self._last_number)
 
     def unread(self, after: int) -> range:
         """The numbers of all reports after this one."""
@@ -258,6 +258,18 @@ class RecentReports:
     def _cursor(self, after: int) -> int:
         # A cursor ahead of the last number belongs to a lost sequence: such a reader starts again at 1.
         return after if after <= self._last_number else 0
+
+
+def number_of(cursor: str | None) -> int:
+    """The number of the last report or line that was read; raises VenueUnavailable."""
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
+        raise VenueUnavailable(f"{cursor!r} is no cursor of this venue")
+    return int(cursor or 0)
+
+
+def cursor_text(number: int) -> str | None:
+    """The cursor after the report or line with this number."""
+    return str(number) if number else None
 
 
 def _wake(reader: "asyncio.Future[None]") -> None:

@@ -12,7 +12,7 @@ import structlog
 from msgspec.structs import replace
 
 from switchyard.adapters.threads import WorkerThreads
-from switchyard.adapters.venues.paper.book import Book, RecentReports
+from switchyard.adapters.venues.paper.book import Book, RecentReports, cursor_text, number_of
 from switchyard.adapters.venues.paper.market import Market
 from switchyard.adapters.venues.paper.matching import Displayed, PaperOrder, Rules
 from switchyard.adapters.venues.paper.settlement import BUSY, Settlement
@@ -30,6 +30,7 @@ from switchyard.ports.venue import (
     Ambiguous,
     Capabilities,
     OnDeparture,
+    OrderToFind,
     ProbeResult,
     ReportPage,
     SendOutcome,
@@ -202,24 +203,26 @@ class PaperExchange:
         [outcome] = await self._request("amend", [order], amend)
         return outcome
 
-    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
+    async def find(self, order: OrderToFind) -> VenueOrder | None:
         """Return the order as the exchange has it, or None; the id of its last amend finds it too."""
-        orders, _ = await self._thread.call(self._open_store.find, [client_id])
-        orders = orders or await self._thread.call(self._open_store.find_amended, client_id)
+        orders, _ = await self._thread.call(self._open_store.find, [order.client_order_id])
+        orders = orders or await self._thread.call(self._open_store.find_amended, order.client_order_id)
         return venue_order(orders[0]) if orders else None
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         """Yield every order that may still be filled, in one page: OPEN_ORDERS_MAX bounds it."""
         yield [venue_order(order) for order in await self._thread.call(self._open_store.open_orders)]
 
-    async def reports(self, after: int, limit: int) -> ReportPage:
+    async def reports(self, after: str | None, limit: int) -> ReportPage:
         """Return the next execution reports; waits up to half a second if there are none."""
+        last = number_of(after)
         if not self._closing:
-            await self._recent.wait(after)
-        page = self._recent.page(after, limit)
+            await self._recent.wait(last)
+        page = self._recent.page(last, limit)
         if page is None:
-            numbers = self._recent.unread(after)[:limit]
-            page = ReportPage(await self._thread.call(self._open_store.reports, numbers), numbers[-1])
+            numbers = self._recent.unread(last)[:limit]
+            reports = await self._thread.call(self._open_store.reports, numbers)
+            page = ReportPage(reports, cursor_text(numbers[-1]), restarted=numbers[-1] < last)
         return page
 
     async def probe(self) -> ProbeResult:

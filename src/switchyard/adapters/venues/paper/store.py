@@ -13,7 +13,7 @@ import msgspec
 
 from switchyard.adapters.files.durable import create_file, lock_beside
 from switchyard.adapters.sqlite.connections import OpenFiles
-from switchyard.adapters.venues.paper.book import Book
+from switchyard.adapters.venues.paper.book import Book, cursor_text, number_of
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
@@ -208,11 +208,11 @@ class PaperStatement:
         self.capabilities = capabilities
         self._path = path
 
-    async def statement(self, after: int, limit: int) -> StatementPage:
+    async def statement(self, after: str | None, limit: int) -> StatementPage:
         """Return the next executions, numbered as their reports."""
-        rows = await asyncio.to_thread(self._rows, FILLS, (after, limit))
+        rows = await asyncio.to_thread(self._rows, FILLS, (number_of(after), limit))
         fills = [_fill(_report.decode(report), _order.decode(order)) for _, report, order in rows]
-        return StatementPage(fills, rows[-1][0] if rows else after)
+        return StatementPage(fills, cursor_text(rows[-1][0]) if rows else after)
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         """Yield every order that may still be filled, in pages."""

@@ -28,9 +28,8 @@ import msgspec
 import structlog
 from aiohappyeyeballs import AddrInfoType, start_connection
 
-from switchyard.adapters.system_clock import boot_seconds
-from switchyard.adapters.venues.wire import TIME_HEADER
 from switchyard.domain.orders.reasons import AmbiguousCode, UnsentCode
+from switchyard.ports.clock import boot_seconds
 from switchyard.ports.venue import OnDeparture, ignore_departure
 
 log = structlog.get_logger()
@@ -65,18 +64,20 @@ class BrokerResponse(msgspec.Struct, frozen=True):
 
     status: int
     body: bytes
-    retry_after: str | None = None
-    venue_time: str | None = None
-    date: str | None = None
+    headers: Mapping[str, str] = MappingProxyType({})
+    """By their names in lower case; of several with one name the first."""
     address: str | None = None
     """The peer that the connection led to."""
-    is_cached: bool = False
-    """Whether a cache on the way says that it answered instead of the broker."""
     is_only_response: bool = False
     """Whether the connection carried this request and this response, and nothing else until the broker ended it. False
     if that was not awaited."""
     is_followed: bool = False
     """Whether something that was not asked for had arrived behind the response by the time it was read."""
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether a cache on the way says that it answered instead of the broker."""
+        return self.headers.get("age", "0").strip() != "0"
 
 
 class NotSent(msgspec.Struct, frozen=True):
@@ -97,11 +98,11 @@ class Lost(msgspec.Struct, frozen=True):
 
 Exchange = BrokerResponse | NotSent | Lost
 
-AwaitsEnd = Callable[[int, bytes], bool]
-"""Whether a response with this status and body counts only if it surely answers its request."""
+AwaitsEnd = Callable[[int, Mapping[str, str], bytes], bool]
+"""Whether a response with this status, these headers and this body counts only if it surely answers its request."""
 
 
-def never_awaited(_status: int, _body: bytes) -> bool:
+def never_awaited(_status: int, _headers: Mapping[str, str], _body: bytes) -> bool:
     """The default `awaits_end`: the response names what it is about, or decides nothing."""
     return False
 
@@ -412,11 +413,13 @@ class Transport:
                     on_departure()
                     received = await answer
                     is_only_response = False
-                    if not reuses and awaits_end(received.status, received.body):
+                    if not reuses and awaits_end(*received):
                         is_only_response = await connection.has_ended_after_response()
                     is_kept = reuses and connection.may_be_used_again and connection.is_silent()
-                    return _response(
-                        received,
+                    return BrokerResponse(
+                        received.status,
+                        received.body,
+                        received.headers,
                         connection.address,
                         is_only_response=is_only_response,
                         is_followed=connection.is_followed,
@@ -527,21 +530,6 @@ def _new_socket(address: AddrInfoType) -> socket.socket:
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNACKNOWLEDGED_SECONDS * 1000))
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
-
-
-def _response(received: _Received, address: str | None, *, is_only_response: bool, is_followed: bool) -> BrokerResponse:
-    headers = received.headers
-    return BrokerResponse(
-        received.status,
-        received.body,
-        retry_after=headers.get("retry-after"),
-        venue_time=headers.get(TIME_HEADER.lower()),
-        date=headers.get("date"),
-        address=address,
-        is_cached=headers.get("age", "0").strip() != "0",
-        is_only_response=is_only_response,
-        is_followed=is_followed,
-    )
 
 
 def _lost(error: Exception, address: str | None) -> Lost:

@@ -1,0 +1,879 @@
+"""The bridge from an adapter to the flow: makes messages of orders, and outcomes of what the venue said.
+
+An adapter says what the venue answered; this module alone decides what that means: proven unsent, rejected, accepted
+or in doubt. It calls the adapter and nothing else, and keeps no state but the venue's clock.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from types import MappingProxyType
+from typing import Final, assert_never
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName
+from switchyard.domain.orders.amends import AMENDS_MAX, Amend, Amounts, current_id
+from switchyard.domain.orders.order import Order, TimeInForce
+from switchyard.domain.orders.reasons import RejectCode, bounded_detail, printable
+from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.reconcile.breaks import StatementFill
+from switchyard.domain.values import canonical
+from switchyard.ports.clock import Clock
+from switchyard.ports.venue import (
+    SEND_LIMIT,
+    Accepted,
+    Ambiguous,
+    Capabilities,
+    OnDeparture,
+    OrderToFind,
+    ProbeResult,
+    ReportPage,
+    SendOutcome,
+    StatementPage,
+    UnreadableReport,
+    Unsent,
+    VenueAmend,
+    VenueFill,
+    VenueOrder,
+    VenueRejected,
+    VenueUnavailable,
+    ignore_departure,
+    supports,
+)
+from switchyard.venue.interface import (
+    Adapter,
+    AmendOrder,
+    Answer,
+    CancelOrder,
+    CancelsAll,
+    Descriptor,
+    Fill,
+    Found,
+    HasStatement,
+    Meaning,
+    Members,
+    Message,
+    NewOrder,
+    OrderRef,
+    Refused,
+    Report,
+    StatementLine,
+    Took,
+    Unclear,
+    Unreadable,
+)
+from switchyard.venue.transport import CONNECT_SECONDS, BrokerResponse, Exchange, Lost, NotSent, Pool, Transport
+from switchyard.venue.wire import ANSWER_BYTES_MAX, HttpWire, VenueTime
+
+log = structlog.get_logger()
+
+# From the first byte sent to the last byte read, by time in force. An IOC order is useless after its send deadline.
+RESPONSE_SECONDS: Final[Mapping[TimeInForce, float]] = MappingProxyType(
+    {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0}
+)
+# As many connections as a worker has send slots by default (OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM). Spare ones are
+# enough for two orders at once after a quiet time, and for a claimed batch under load.
+SENDS: Final = Pool(128, spares_min=2, spares_max=32)
+# Queries use a separate pool, so that orders in doubt can be looked up while every send hangs. One spare connection is
+# enough to read the next reports without a handshake.
+QUERIES: Final = Pool(16, spares_min=1, spares_max=4)
+# With less time for an answer, the cancel of an order in the place of another one waits for the next attempt.
+CANCEL_SECONDS_MIN: Final = 1.0
+# A venue that asks for a longer pause is down, not busy: send again after this time.
+RETRY_AFTER_MAX: Final = timedelta(hours=1)
+CURSOR_LENGTH_MAX: Final = 1_024
+# Enough to recognise the order and the fill; a log line should not carry more.
+UNREADABLE_LENGTH_MAX: Final = 2_000
+# A lookup that says so settles an order in doubt without a fill.
+_ENDED: Final = frozenset({"CANCELED", "REJECTED", "EXPIRED"})
+_LACKS_TIME: Final = Unsent("VENUE_DOWN", "its clock is not known yet")
+
+# Meanings that only some messages can have.
+_ANSWERS: Final[Mapping[Meaning, type | tuple[type, ...]]] = MappingProxyType(
+    {
+        "unknown_order": (CancelOrder, AmendOrder),
+        "order_final": (CancelOrder, AmendOrder),
+        "stale_amend": AmendOrder,
+    }
+)
+
+_Members = list[tuple[str, object]]
+
+
+class VenueNames:
+    """The venue's names; a symbol without an entry has the same name there."""
+
+    def __init__(
+        self,
+        accounts: Mapping[AccountId, str] = MappingProxyType({}),
+        symbols: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        assert len(set(symbols.values())) == len(symbols), "two symbols have one name at the venue"
+        self._accounts = accounts
+        self._symbols = symbols
+        self._ours = {theirs: ours for ours, theirs in symbols.items()}
+        # Several accounts of ours may trade in one of the venue's: then its name does not tell which.
+        there = list(accounts.values())
+        self._accounts_here = {theirs: ours for ours, theirs in accounts.items() if there.count(theirs) == 1}
+
+    def lacks(self, account: AccountId) -> bool:
+        """Whether accounts are mapped and this one is not: its orders must not go to another one's account."""
+        return bool(self._accounts) and account not in self._accounts
+
+    def account(self, account: AccountId) -> str | None:
+        """The venue's name of an account; None if accounts are not mapped."""
+        return self._accounts.get(account)
+
+    def symbol_there(self, symbol: str) -> str:
+        """The venue's name of our symbol."""
+        return self._symbols.get(symbol, symbol)
+
+    def symbol_here(self, symbol: str) -> str:
+        """Our name of the venue's symbol."""
+        return self._ours.get(symbol, symbol)
+
+    def account_here(self, account: str) -> AccountId | None:
+        """Our account that alone has this name at the venue."""
+        return self._accounts_here.get(account)
+
+
+class Way(msgspec.Struct, frozen=True):
+    """The address of a venue over HTTP, and the connections to it."""
+
+    url: str
+    sends: Pool = SENDS
+    """For orders, amends and cancels."""
+    queries: Pool = QUERIES
+    note_unasked: Callable[[], None] = lambda: None
+    """As in `Transport`."""
+
+
+class Bridge:
+    """ports.venue.Venue over an adapter."""
+
+    def __init__(
+        self,
+        name: VenueName,
+        descriptor: Descriptor,
+        adapter: Adapter,
+        *,
+        clock: Clock,
+        way: Way,
+        capabilities: Capabilities | None = None,
+        codes: Mapping[str, Meaning] = MappingProxyType({}),
+        names: VenueNames | None = None,
+        response_seconds: Mapping[TimeInForce, float] = RESPONSE_SECONDS,
+    ) -> None:
+        """`capabilities`: those of the descriptor, weakened by settings; `codes` are added to the descriptor's."""
+        assert CONNECT_SECONDS + max(response_seconds.values()) <= SEND_LIMIT.total_seconds()
+        self.name = name
+        self.descriptor = descriptor
+        self.adapter = adapter
+        self.capabilities = capabilities or descriptor.capabilities
+        self.names = names or VenueNames()
+        self.time = VenueTime(clock, descriptor.time_header)
+        self._clock = clock
+        assert not way.sends.reuses or self.capabilities.dedupe == "permanent", (
+            "a second response would repeat an order"
+        )
+        assert not way.queries.reuses, "an empty page in answer to another query would be believed"
+        self._sends, self._queries = (
+            Transport(way.url, pool, note_unasked=way.note_unasked) for pool in (way.sends, way.queries)
+        )
+        self._response_seconds = response_seconds
+        self._rules = AnswerRules(
+            codes={**descriptor.codes, **codes},
+            members=descriptor.members,
+            dedupes_permanently=self.capabilities.dedupe == "permanent",
+        )
+
+    @property
+    def clock_offset(self) -> timedelta | None:
+        """How far the venue's clock is ahead of ours, as its last answers show it."""
+        return self.time.skew if self.time.is_known else None
+
+    async def start(self) -> None:
+        """Open connections ahead of the first order."""
+        await self._sends.start()
+        await self._queries.start()
+        await self.adapter.open()
+
+    async def close(self) -> None:
+        """Close every connection; sends in flight end in doubt."""
+        await self.adapter.close()
+        await self._sends.close()
+        await self._queries.close()
+
+    async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
+        """Send an order under its `venue_client_order_id`."""
+        if not supports(self.capabilities, order):
+            # Accepted by a gateway with other settings. A venue that ignores `stop_price` would execute it at once.
+            return VenueRejected("BROKER_REJECTED", "UNSUPPORTED_BY_VENUE")
+        if self._lacks_time:
+            return _LACKS_TIME
+        if self.names.lacks(order.account_id):
+            setting = f"VENUE_ACCOUNTS_{self.name.upper()}"
+            return VenueRejected("UNAUTHORIZED", f"{setting} has no account of {self.name} for {order.account_id}")
+        message = NewOrder(
+            client_order_id=order.venue_client_order_id,
+            symbol=self.names.symbol_there(order.symbol),
+            side=order.side,
+            type=order.type,
+            time_in_force=order.time_in_force,
+            qty=order.qty,
+            price=order.price,
+            stop_price=order.stop_price,
+            reduce_only=order.reduce_only and self.capabilities.reduce_only,
+            account=self.names.account(order.account_id),
+            attempted_at=self._attempted_at(order),
+            expires_at=self._expires_at(order),
+            trace_id=order.trace_id or order.order_id,
+            requested_at=order.requested_at,
+        )
+        wire = self._wire(self._response_seconds[order.time_in_force], on_departure)
+        outcome = await self._sent(message, (), wire)
+        if isinstance(outcome, Accepted) or not self._rules.is_duplicate(message, wire.answer, wire.exchange):
+            return outcome
+        return await self._find_duplicate(order, message) or outcome
+
+    async def submit_many(
+        self, orders: Sequence[Order], on_departure: OnDeparture = ignore_departure
+    ) -> list[SendOutcome]:
+        """Send each order as soon as the one before has departed; return the outcomes in the same order."""
+        if len(orders) == 1:
+            return [await self.submit(orders[0], on_departure)]
+        async with asyncio.TaskGroup() as group:
+            sends = []
+            for order in orders:
+                departed = asyncio.Event()
+                sends.append(group.create_task(self._submit_next(order, departed)))
+                await departed.wait()
+            on_departure()
+        return [send.result() for send in sends]
+
+    async def cancel(self, order: Order) -> SendOutcome:
+        """Cancel an order by its present client order id.
+
+        If an amend has replaced the order there, the one in its place is cancelled, as long as time remains.
+        """
+        client_id, began_at, is_successor = current_id(order), self._clock.monotonic(), False
+        response_seconds = self._response_seconds[order.time_in_force]
+        while True:
+            message = CancelOrder(
+                client_order_id=client_id,
+                venue_order_id=None if is_successor else order.venue_order_id,
+                symbol=self.names.symbol_there(order.symbol),
+                side=order.side,
+                account=self.names.account(order.account_id),
+                attempted_at=self._attempted_at(order),
+            )
+            outcome = await self._sent(message, _ids(order), self._wire(response_seconds))
+            elapsed_seconds = self._clock.monotonic() - began_at
+            response_seconds = SEND_LIMIT.total_seconds() - CONNECT_SECONDS - elapsed_seconds
+            if is_successor and outcome == VenueRejected("UNKNOWN_ORDER"):
+                # The venue has just named it: it may be open, so the cancel waits for the next attempt.
+                return Unsent("REPLACED", client_id, bytes_sent=True)
+            if not isinstance(outcome, Unsent) or outcome.code != "REPLACED" or response_seconds < CANCEL_SECONDS_MIN:
+                return outcome
+            assert outcome.detail is not None, "it names the order in its place"
+            client_id, is_successor = VenueClientOrderId(outcome.detail), True
+
+    async def amend(self, order: Order, amend: Amend) -> SendOutcome:
+        """Amend an order under the amend's own id, on a connection of its own, also if others are reused.
+
+        A wrong denial of an amend is not put right by a resend, which no amend has, and in place no report names it.
+        """
+        if self._lacks_time:
+            return _LACKS_TIME
+        message = AmendOrder(
+            client_order_id=amend.client_order_id,
+            orig_client_order_id=amend.orig_client_order_id,
+            venue_order_id=order.venue_order_id,
+            symbol=self.names.symbol_there(order.symbol),
+            side=order.side,
+            qty=amend.qty,
+            price=amend.price,
+            stop_price=amend.stop_price,
+            account=self.names.account(order.account_id),
+            attempted_at=self._attempted_at(order),
+            expires_at=self._expires_at(order),
+        )
+        ids = (*_ids(order), amend.orig_client_order_id)
+        return await self._sent(message, ids, self._wire(self._response_seconds[order.time_in_force], is_alone=True))
+
+    async def find(self, order: OrderToFind) -> VenueOrder | None:
+        """Return the order as the venue has it, or None if the venue says that it does not; raises VenueUnavailable."""
+        legs = await self._find(self._ref(order))
+        return self._venue_order(legs[-1], legs[:-1]) if legs else None
+
+    async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
+        """Yield every order that the venue may still fill, in pages; raises VenueUnavailable."""
+        if self.capabilities.lookup == "none":
+            raise self._unavailable("it has no order lookup")
+        try:
+            async for page in self.adapter.open_orders(self._wire()):
+                yield [self._venue_order(found) for found in page]
+        except VenueUnavailable:
+            raise
+        except Exception as error:
+            raise self._unavailable(error) from error
+
+    async def reports(self, after: str | None, limit: int) -> ReportPage:
+        """Return the next execution reports; raises VenueUnavailable."""
+        try:
+            page = await self.adapter.reports(after, limit, self._wire())
+            if len(page.cursor) > CURSOR_LENGTH_MAX:
+                raise ValueError(f"its cursor exceeds {CURSOR_LENGTH_MAX} characters")
+            reports = [self._execution_report(each) for each in page.reports if not isinstance(each, Unreadable)]
+            unreadable = [_unreadable_report(each) for each in page.reports if isinstance(each, Unreadable)]
+        except Exception as error:
+            raise self._unavailable(error) from error
+        return ReportPage(reports, page.cursor, unreadable, page.restarted)
+
+    async def probe(self) -> ProbeResult:
+        """Ask the venue something harmless; raises VenueUnavailable."""
+        try:
+            return await self.adapter.probe(self._wire())
+        except Exception as error:
+            raise self._unavailable(error) from error
+
+    async def cancel_all(self) -> None:
+        """Cancel every open order under our credentials; raises VenueUnavailable."""
+        assert isinstance(self.adapter, CancelsAll), "the descriptor declares `cancel_all`"
+        try:
+            await self.adapter.cancel_all(self._wire())
+        except Exception as error:
+            raise self._unavailable(error) from error
+
+    async def statement(self, after: str | None, limit: int) -> StatementPage:
+        """Return the next executions of the venue's books; raises VenueUnavailable."""
+        assert isinstance(self.adapter, HasStatement), "only a venue with a statement is asked for it"
+        try:
+            page = await self.adapter.statement(after, limit, self._wire())
+            fills = [self._statement_fill(line) for line in page.lines]
+        except Exception as error:
+            raise self._unavailable(error) from error
+        return StatementPage(fills, page.cursor, page.restarted)
+
+    # Messages.
+
+    @property
+    def _lacks_time(self) -> bool:
+        return self.capabilities.request_expiry and not self.time.is_known
+
+    def _attempted_at(self, order: Order) -> datetime:
+        """The time of the attempt by the venue's clock, so that a paused sender's request is too old when it arrives.
+
+        Never a time that is still to come, which the clock of the process that accepted the order may have given to it.
+        """
+        return min(order.updated_at, self._clock.now()) + self.time.skew
+
+    def _expires_at(self, order: Order) -> datetime | None:
+        window = self.capabilities.acceptance_window
+        if window is None or not self.capabilities.request_expiry:
+            return None
+        return self._attempted_at(order) + window
+
+    def _wire(
+        self,
+        response_seconds: float = RESPONSE_SECONDS["GTC"],
+        on_departure: OnDeparture = ignore_departure,
+        *,
+        is_alone: bool = False,
+    ) -> HttpWire:
+        return HttpWire(
+            self._sends,
+            self._queries,
+            self.time,
+            self._clock,
+            response_seconds=response_seconds,
+            on_departure=on_departure,
+            believes_denials=self._rules.dedupes_permanently and not is_alone,
+            is_alone=is_alone,
+        )
+
+    async def _sent(self, message: Message, other_ids: Collection[str], wire: HttpWire) -> SendOutcome:
+        """Send a message and return its outcome; the order has `other_ids` at the venue too."""
+        answer: Answer | None = None
+        try:
+            async with asyncio.timeout(SEND_LIMIT.total_seconds()):
+                answer = await self.adapter.send(message, wire)
+        except Exception as error:
+            if wire.exchange is None or isinstance(wire.exchange, BrokerResponse):
+                self._note_defect(message, error)
+        try:
+            return judged(message, other_ids, answer, wire, self._clock.now(), self._rules)
+        except Exception as error:  # what the adapter returned is not what the interface says
+            self._note_defect(message, error)
+            return Ambiguous("ADAPTER_FAILED", bounded_detail(repr(error)))
+
+    def _note_defect(self, message: Message, error: Exception) -> None:
+        log.error("venue_adapter_failed", venue=self.name, client_order_id=message.client_order_id, error=repr(error))
+
+    async def _submit_next(self, order: Order, departed: asyncio.Event) -> SendOutcome:
+        try:
+            return await self.submit(order, departed.set)
+        finally:
+            departed.set()  # the next order must not wait for one that was never sent
+
+    # Lookups.
+
+    def _ref(self, order: OrderToFind) -> OrderRef:
+        return OrderRef(
+            client_order_id=order.client_order_id,
+            symbol=None if order.symbol is None else self.names.symbol_there(order.symbol),
+            side=order.side,
+            venue_order_id=order.venue_order_id,
+            account=None if order.account_id is None else self.names.account(order.account_id),
+        )
+
+    async def _find(self, ref: OrderRef) -> list[Found]:
+        """The order, then each order that was put in the place of the one before; empty if it is unknown.
+
+        An order that the venue names and does not show may be open there: only the first can be absent.
+        """
+        if self.capabilities.lookup == "none":
+            raise self._unavailable("it has no order lookup")
+        legs: list[Found] = []
+        for _ in range(AMENDS_MAX + 1):
+            found = await self._found(ref, self._lookup_wire())
+            if found is None and legs:
+                raise self._unavailable(f"it names {ref.client_order_id} as the successor of an order, and lacks it")
+            if found is None:
+                return []
+            legs.append(found)
+            if found.replaced_by is None:
+                return legs
+            ref = replace(ref, client_order_id=found.replaced_by, venue_order_id=None)
+        raise self._unavailable(f"the orders that replace each other do not end: {ref.client_order_id}")
+
+    def _lookup_wire(self) -> HttpWire:
+        return HttpWire(
+            self._sends,
+            self._queries,
+            self.time,
+            self._clock,
+            query_bytes_max=ANSWER_BYTES_MAX,
+            must_be_sure=_denies_or_ends,
+        )
+
+    async def _found(self, ref: OrderRef, wire: HttpWire) -> Found | None:
+        """The order in the answer to a lookup, None if the venue itself says that it is unknown.
+
+        An answer that ends or denies the order must be the only response on its connection (`HttpWire.ask`), must name
+        no other order, and must not show the order as taken.
+        """
+        try:
+            found = await self.adapter.find(ref, wire)
+        except Exception as error:
+            raise self._unavailable(error) from error
+        if found is None or found.status == "REJECTED":
+            objects = self._rules.objects(wire.asked_body)
+            if objects is None or any(self._rules.shows_taken(members) for members in objects):
+                raise self._unavailable("its answer contradicts itself")
+            if found is None and not self._rules.names(objects) <= {ref.client_order_id}:
+                raise self._unavailable("its answer names another order")
+        if found is not None and ref.client_order_id not in (found.client_order_id, found.amended_by):
+            raise self._unavailable(f"it was asked for {ref.client_order_id} and shows {found.client_order_id}")
+        return found
+
+    async def _find_duplicate(self, order: Order, message: NewOrder) -> Accepted | None:
+        """Look up the order that the venue says it had before; None unless it shows this same order."""
+        if self.capabilities.lookup == "none":
+            return None
+        ref = OrderRef(
+            client_order_id=message.client_order_id,
+            symbol=message.symbol,
+            side=message.side,
+            venue_order_id=order.venue_order_id,
+            account=message.account,
+        )
+        wire = self._lookup_wire()
+        try:
+            found = await self._found(ref, wire)
+        except VenueUnavailable:
+            return None
+        objects = self._rules.objects(wire.asked_body) or ()
+        if found is None or not _shows(message, found) or not self._rules.names(objects) <= {ref.client_order_id}:
+            return None
+        return Accepted(found.venue_order_id, already_processed=True, accepted_at=found.accepted_at)
+
+    def _unavailable(self, why: str | Exception) -> VenueUnavailable:
+        return VenueUnavailable(f"{self.name}: {why}")
+
+    # What the venue shows, in our terms.
+
+    def _venue_order(self, found: Found, replaced: Sequence[Found] = ()) -> VenueOrder:
+        legs = (*replaced, found)
+        amends = [_venue_amend(leg, leg.client_order_id) for leg in legs[1:]]
+        if found.amended_by is not None and found.amended_by != found.client_order_id:
+            amends.append(_venue_amend(found, found.amended_by))
+        return VenueOrder(
+            venue_client_order_id=VenueClientOrderId(found.client_order_id),
+            venue_order_id=found.venue_order_id,
+            status=found.status,
+            filled_qty=canonical(found.filled_qty),
+            fills=tuple(map(_venue_fill, found.fills)),
+            qty=None if found.qty is None else canonical(found.qty),
+            price=None if found.price is None else canonical(found.price),
+            stop_price=None if found.stop_price is None else canonical(found.stop_price),
+            symbol=None if found.symbol is None else self.names.symbol_here(found.symbol),
+            side=found.side,
+            accepted_at=found.accepted_at,
+            amends=tuple(amends),
+        )
+
+    def _execution_report(self, report: Report) -> ExecutionReport:
+        return ExecutionReport(
+            exec_id=report.exec_id,
+            venue=self.name,
+            venue_client_order_id=VenueClientOrderId(report.client_order_id),
+            venue_order_id=report.venue_order_id,
+            status=report.status,
+            last_qty=canonical(report.qty),
+            last_price=None if report.price is None else canonical(report.price),
+            filled_qty_total=canonical(report.filled_qty),
+            reason=bounded_detail(report.reason),
+            at=report.at,
+            fee=None if report.fee is None else canonical(report.fee),
+            fee_currency=report.fee_currency,
+            exec_type=report.exec_type,
+            ref_exec_id=report.ref_exec_id,
+        )
+
+    def _statement_fill(self, line: StatementLine) -> StatementFill:
+        fill = line.fill
+        return StatementFill(
+            exec_id=fill.exec_id,
+            venue_client_order_id=VenueClientOrderId(line.client_order_id),
+            venue_order_id=line.venue_order_id,
+            symbol=self.names.symbol_here(line.symbol),
+            side=line.side,
+            qty=canonical(fill.qty),
+            price=canonical(fill.price),
+            at=fill.at,
+            fee=None if fill.fee is None else canonical(fill.fee),
+            fee_currency=fill.fee_currency,
+            account_id=None if line.account is None else self.names.account_here(line.account),
+            exec_type=fill.exec_type,
+            ref_exec_id=fill.ref_exec_id,
+        )
+
+
+def _unreadable_report(each: Unreadable) -> UnreadableReport:
+    text, error = (printable(part[:UNREADABLE_LENGTH_MAX]) for part in (each.text, each.error))
+    return UnreadableReport(text=text, error=error)
+
+
+def _denies_or_ends(result: object) -> bool:
+    return result is None or (isinstance(result, Found) and result.status in _ENDED)
+
+
+def _ids(order: Order) -> tuple[VenueClientOrderId, ...]:
+    return order.venue_client_order_id, current_id(order)
+
+
+def _venue_amend(leg: Found, client_id: str) -> VenueAmend:
+    """The amend with this id, which gave the order its amounts."""
+    return VenueAmend(
+        client_order_id=VenueClientOrderId(client_id),
+        replaces=client_id == leg.client_order_id,
+        qty=None if leg.qty is None else canonical(leg.qty),
+        price=None if leg.price is None else canonical(leg.price),
+        stop_price=None if leg.stop_price is None else canonical(leg.stop_price),
+    )
+
+
+def _venue_fill(fill: Fill) -> VenueFill:
+    return VenueFill(
+        exec_id=fill.exec_id,
+        qty=canonical(fill.qty),
+        price=canonical(fill.price),
+        at=fill.at,
+        fee=None if fill.fee is None else canonical(fill.fee),
+        fee_currency=fill.fee_currency,
+        exec_type=fill.exec_type,
+        ref_exec_id=fill.ref_exec_id,
+    )
+
+
+# What an answer means. Pure.
+
+
+class AnswerRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the venue's documents say about its answers."""
+
+    codes: Mapping[str, Meaning] = MappingProxyType({})
+    members: Members = Members()
+    dedupes_permanently: bool = False
+
+    def meaning(self, message: Message, refused: Refused, status: int) -> Meaning | None:
+        """What the venue's code means for the message; the most specific entry counts, None if there is none."""
+        for key in (f"{status}:{refused.code}", refused.code, str(status)):
+            meaning = self.codes.get(key)
+            if meaning is not None and isinstance(message, _ANSWERS.get(meaning, Message)):
+                return meaning
+        return None
+
+    def is_duplicate(self, message: Message, answer: Answer | None, exchange: Exchange | None) -> bool:
+        """Whether the venue says that it had the message before."""
+        if not isinstance(exchange, BrokerResponse):
+            return False
+        meaning = self.meaning(message, answer, exchange.status) if isinstance(answer, Refused) else None
+        return exchange.status == 409 or meaning == "duplicate"
+
+    def objects(self, body: bytes) -> list[_Members] | None:
+        """The members of every JSON object in the body, wherever it is; None if the body is neither empty nor JSON.
+
+        Of a venue whose members are not declared, nothing is read.
+        """
+        objects: list[_Members] = []
+        if not self.members.ids and not self.members.taken:
+            return objects
+        try:
+            # Not msgspec: it drops the first of two equal members.
+            json.loads(body or b"{}", object_pairs_hook=objects.append)
+        except (ValueError, RecursionError):
+            return None
+        return objects
+
+    def names(self, objects: Collection[_Members]) -> set[str]:
+        """The client order ids that the objects name."""
+        ids = self.members.ids
+        return {str(value) for members in objects for name, value in members if name in ids and value is not None}
+
+    def shows_taken(self, members: _Members) -> bool:
+        """Whether the object shows an order that the venue has taken, whatever became of it since."""
+        known = self.members
+        statuses = {value.lower() for name, value in members if name == known.status and isinstance(value, str)}
+        shown = {name for name, value in members if value}
+        if statuses & known.taken_statuses or shown & known.filled:
+            return True
+        return "rejected" not in statuses and bool(shown & known.taken)
+
+    def shows_carried_out(self, message: Message, members: _Members) -> bool:
+        """Whether the object shows that the message was carried out."""
+        match message:
+            case NewOrder():
+                return self.shows_taken(members)
+            case AmendOrder(client_order_id=amend_id):
+                if any(name in self.members.amended and value == amend_id for name, value in members):
+                    return True
+                names = self.members.ids
+                return self.shows_taken(members) and any(n in names and value == amend_id for n, value in members)
+            case CancelOrder():
+                return False
+            case _:
+                assert_never(message)
+
+
+def judged(
+    message: Message,
+    other_ids: Collection[str],
+    answer: Answer | None,
+    wire: HttpWire,
+    now: datetime,
+    rules: AnswerRules,
+) -> SendOutcome:
+    """The outcome of a message, which has `other_ids` at the venue too; `answer`: what the adapter says of it."""
+    exchange = wire.exchange
+    if exchange is None:
+        if wire.departed:
+            return Ambiguous("NETWORK_TIMEOUT", "the adapter took too long")
+        if isinstance(answer, Refused):
+            # Before anything was sent: the adapter cannot express the order, such as a quantity off the venue's step.
+            return VenueRejected("BAD_REQUEST", bounded_detail(answer.text or answer.code))
+        return Unsent("VENUE_DOWN", "the adapter sent nothing")
+    match exchange:
+        case NotSent(code, detail):
+            return Unsent(code, detail)
+        case Lost(code, detail, address):
+            return Ambiguous(code, detail, address)
+        case BrokerResponse():
+            outcome = _answered(message, other_ids, answer, wire.answer, exchange, now, rules)
+            return replace(outcome, address=exchange.address) if isinstance(outcome, Ambiguous) else outcome
+        case _:
+            assert_never(exchange)
+
+
+def _answered(
+    message: Message,
+    other_ids: Collection[str],
+    answer: Answer | None,
+    read: Answer | None,
+    exchange: BrokerResponse,
+    now: datetime,
+    rules: AnswerRules,
+) -> SendOutcome:
+    """The outcome of a message that has a response; `read`: what the adapter made of the response alone.
+
+    A response that names an order other than this one is never the answer. One that names none, or this one, may be a
+    second response to another request or a copy of the answer to an earlier attempt: unless it shows that the order was
+    accepted, it must be the only response on its connection; or a repeated id must never be executed again, and
+    nothing may have arrived behind it yet. A venue may deny a message whose result its own answer shows, or a broken
+    error response may have swallowed the answer that follows it.
+    """
+    if answer is None:
+        return Ambiguous("ADAPTER_FAILED", "the adapter failed after the response")
+    if answer != read:
+        return Ambiguous("ADAPTER_FAILED", "the adapter's answer is not what it read in the response")
+    objects = rules.objects(exchange.body)
+    is_other = objects is not None and not rules.names(objects) <= {message.client_order_id, *other_ids}
+    outcome = _told(message, answer, exchange, now, rules, is_other=is_other)
+    is_denial = isinstance(outcome, VenueRejected | Unsent)
+    is_proof = isinstance(outcome, Accepted) and not (isinstance(answer, Took) and answer.order is None)
+    if isinstance(outcome, Ambiguous):
+        return outcome
+    if is_denial and any(rules.shows_carried_out(message, members) for members in objects or ()):
+        return Ambiguous("UNKNOWN", f"HTTP {exchange.status} shows that the request was carried out")
+    if objects is None:
+        return Ambiguous("UNKNOWN", "the answer cannot be read")
+    if is_other:
+        return Ambiguous("UNKNOWN", "the answer names another order")
+    if exchange.is_followed and not is_proof:
+        return Ambiguous("UNKNOWN", f"HTTP {exchange.status} has another response behind it")
+    # An amend is not sent again, so the recognition of repeated ids does not put a wrong denial of it right.
+    is_put_right = rules.dedupes_permanently and not isinstance(message, AmendOrder)
+    if is_proof or exchange.is_only_response or is_put_right:
+        return outcome
+    return Ambiguous("UNKNOWN", f"HTTP {exchange.status} may answer another request")
+
+
+def _told(
+    message: Message, answer: Answer, exchange: BrokerResponse, now: datetime, rules: AnswerRules, *, is_other: bool
+) -> SendOutcome:
+    """The outcome by what the adapter has read alone; `is_other`: the response names another order."""
+    match answer:
+        case Took():
+            return _taken(message, answer, is_other=is_other)
+        case Refused():
+            return _refused(message, answer, exchange, now, rules, is_other=is_other)
+        case Unclear(text=text):
+            is_conflict = exchange.status == 409 and isinstance(message, NewOrder)
+            return _undocumented(exchange, text, is_conflict=is_conflict)
+        case _:
+            assert_never(answer)
+
+
+def _taken(message: Message, answer: Took, *, is_other: bool) -> SendOutcome:
+    shown = answer.order
+    if shown is None:
+        return Accepted(answer.venue_order_id, already_processed=answer.already)
+    match message:
+        case NewOrder():
+            if is_other or not _shows(message, shown):
+                return Ambiguous("UNKNOWN", "the answer is about another order")
+            if shown.status == "REJECTED":
+                return VenueRejected("BROKER_REJECTED")
+            return Accepted(answer.venue_order_id, already_processed=answer.already, accepted_at=shown.accepted_at)
+        case CancelOrder(client_order_id=client_id):
+            if is_other or shown.client_order_id != client_id:
+                return Ambiguous("UNKNOWN", "the answer is not about this order")
+            return Accepted(answer.venue_order_id)
+        case AmendOrder():
+            if not _shows_amend(message, shown):
+                return Ambiguous("UNKNOWN", "the answer does not show this amend")
+            return Accepted(answer.venue_order_id, already_processed=answer.already)
+        case _:
+            assert_never(message)
+
+
+def _refused(
+    message: Message, answer: Refused, exchange: BrokerResponse, now: datetime, rules: AnswerRules, *, is_other: bool
+) -> SendOutcome:
+    shown, meaning = answer.order, rules.meaning(message, answer, exchange.status)
+    is_conflict = rules.is_duplicate(message, answer, exchange) and not isinstance(message, CancelOrder)
+    if is_conflict and shown is not None:
+        if isinstance(message, NewOrder) and _shows(message, shown) and not is_other:
+            return Accepted(shown.venue_order_id, already_processed=True, accepted_at=shown.accepted_at)
+        if isinstance(message, AmendOrder):
+            if _shows_amend(message, shown):
+                return Accepted(shown.venue_order_id, already_processed=True)
+            if message.client_order_id in (shown.amended_by, shown.client_order_id, shown.replaced_by):
+                return Ambiguous("CONFLICT", "carried out before, perhaps with other amounts")
+    match meaning:
+        case "rejected" | "unauthorized":
+            return VenueRejected(_reject_code(exchange.status, meaning), bounded_detail(answer.code))
+        case "throttled":
+            return Unsent("RATE_LIMITED", retry_after=_pause(answer, exchange, now), bytes_sent=True)
+        case "busy":
+            return Unsent(
+                "VENUE_BUSY", bounded_detail(answer.code), retry_after=_pause(answer, exchange, now), bytes_sent=True
+            )
+        case "expired":
+            # A lookup finds the order, or it is absent and sent again with a new expiry.
+            return Ambiguous("REQUEST_EXPIRED")
+        case "unknown_order":
+            return VenueRejected("UNKNOWN_ORDER")
+        case "order_final":
+            if isinstance(message, CancelOrder) and shown is not None and shown.replaced_by is not None:
+                return Unsent("REPLACED", shown.replaced_by, bytes_sent=True)
+            return VenueRejected("ORDER_FINAL")
+        case "stale_amend":
+            return VenueRejected("CONFLICT", bounded_detail(answer.code))
+        case "duplicate" | None:
+            detail = f"HTTP {exchange.status}" if exchange.status >= 300 and not is_conflict else answer.code
+            return _undocumented(exchange, detail, is_conflict=is_conflict)
+        case _:
+            assert_never(meaning)
+
+
+def _undocumented(exchange: BrokerResponse, detail: str, *, is_conflict: bool) -> Ambiguous:
+    """The doubt that an answer leaves which the venue's documents do not call final.
+
+    Such as a redirect, a proxy's time-out or a page of another server.
+    """
+    if exchange.status >= 500:
+        return Ambiguous("BROKER_5XX")
+    return Ambiguous("CONFLICT" if is_conflict else "UNKNOWN", bounded_detail(detail))
+
+
+def _reject_code(status: int, meaning: Meaning) -> RejectCode:
+    if meaning == "unauthorized" or status in (401, 403):
+        return "UNAUTHORIZED"
+    if status == 409:
+        return "CONFLICT"
+    return "BAD_REQUEST" if status >= 400 else "BROKER_REJECTED"
+
+
+def _shows(message: NewOrder, found: Found) -> bool:
+    """Whether the answer proves that the venue has this order: it names its id, and no member that it shows differs."""
+    pairs = (found.symbol, message.symbol), (found.side, message.side)
+    is_equal = all(theirs is None or theirs == ours for theirs, ours in pairs)
+    is_equal = is_equal and not _amounts(found).differ(message.qty, message.price, message.stop_price)
+    return is_equal and found.client_order_id == message.client_order_id
+
+
+def _shows_amend(message: AmendOrder, found: Found) -> bool:
+    """Whether the answer proves that the venue has carried this amend out, with these amounts.
+
+    After a restore, a client may repeat the key of an amend with other amounts than the lost one had.
+    """
+    is_equal = not _amounts(found).differ(message.qty, message.price, message.stop_price)
+    return is_equal and message.client_order_id in (found.amended_by, found.client_order_id)
+
+
+def _amounts(found: Found) -> Amounts:
+    return Amounts(qty=found.qty, price=found.price, stop_price=found.stop_price)
+
+
+def _pause(answer: Refused, exchange: BrokerResponse, now: datetime) -> timedelta | None:
+    """The pause that the venue asks for, limited to RETRY_AFTER_MAX; None if it asks for none that can be read."""
+    if answer.retry_after is not None:
+        return max(timedelta(), min(answer.retry_after, RETRY_AFTER_MAX))
+    text = exchange.headers.get("retry-after")
+    if text is None:
+        return None
+    try:
+        if text.isascii() and text.isdigit():
+            pause = timedelta(seconds=min(int(text), RETRY_AFTER_MAX.total_seconds()))
+        else:
+            pause = parsedate_to_datetime(text) - now
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return max(timedelta(), min(pause, RETRY_AFTER_MAX))

@@ -1,0 +1,106 @@
+"""The kinds of venues: those of this package and those that other distributions bring as entry points.
+
+A distribution names a `Kind` in the entry point group `switchyard.venues`; then `VENUE_URL_<VENUE>=<kind>:<address>`
+opens it.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+import msgspec
+
+from switchyard.domain.errors import SettingError
+from switchyard.domain.ids import VenueName
+from switchyard.ports.venue import Capabilities
+from switchyard.venue.interface import Adapter, Descriptor
+
+GROUP: Final = "switchyard.venues"
+_KIND: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """What an adapter is built from: checked against its descriptor."""
+
+    venue: VenueName
+    url: str
+    """The venue's address: that of the setting, or the descriptor's default."""
+    capabilities: Capabilities
+    """Those of the descriptor, as the settings have weakened them."""
+    options: Mapping[str, str]
+    """Every option of the descriptor that is no secret, with its default if it is not set."""
+    secret: Callable[[str], str]
+    """The present value of a secret by its name: ask for it each time, because keys change while the adapter runs."""
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of venue: what is known about it, and how an adapter is built."""
+
+    descriptor: Descriptor
+    build: Callable[[Configuration], Adapter]
+    """Makes one adapter for one venue under one set of credentials; it must not do any I/O."""
+
+
+def scheme_of(url: str) -> str:
+    """The kind that a venue's URL names; `http` for the URL of a broker that speaks our own protocol."""
+    scheme = url.partition(":")[0]
+    return "http" if scheme == "https" else scheme
+
+
+def address_of(url: str) -> str:
+    """The address behind the kind; of a broker that speaks our own protocol the whole URL."""
+    return url if scheme_of(url) == "http" else url.partition(":")[2]
+
+
+def installed_kinds() -> dict[str, EntryPoint]:
+    """The entry points of other distributions by kind; raises SettingError if two bring the same one."""
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        other = found.get(point.name)
+        if other is not None and other.value != point.value:
+            raise SettingError(
+                "VENUE_URL_", f"two distributions bring the kind {point.name}: {other.value}, {point.value}"
+            )
+        found[point.name] = point
+    return found
+
+
+def load_kind(name: str, setting: str) -> Kind:
+    """Load a kind of another distribution; raises SettingError that names the setting."""
+    points = installed_kinds()
+    if name not in points:
+        known = ", ".join(sorted({"paper", "http", *points}))
+        raise SettingError(
+            setting, f"{name!r} is no kind of venue here; installed: {known} (see `switchyard venues kinds`)"
+        )
+    try:
+        kind = points[name].load()
+    except Exception as error:
+        raise SettingError(setting, f"the adapter of {name} cannot be loaded: {error!r}") from error
+    if not isinstance(kind, Kind) or kind.descriptor.kind != name:
+        raise SettingError(setting, f"the entry point {name} of {points[name].value} is no Kind of that name")
+    check_descriptor(kind.descriptor, setting)
+    return kind
+
+
+def check_descriptor(descriptor: Descriptor, setting: str) -> None:
+    """Raise SettingError for a descriptor that contradicts itself."""
+    capabilities = descriptor.capabilities
+    problem = None
+    if not _KIND.fullmatch(descriptor.kind):
+        problem = "its kind must be letters, digits and -"
+    elif capabilities.dedupe == "ttl" and capabilities.dedupe_ttl is None:
+        problem = "the deduplication `ttl` needs `dedupe_ttl`"
+    elif capabilities.request_expiry and capabilities.acceptance_window is None:
+        problem = "`request_expiry` needs an acceptance window"
+    elif capabilities.amend == "cancel_replace" and capabilities.execution_ids == "order":
+        problem = "`cancel_replace` needs execution ids that are unique at least within a symbol"
+    elif "429" in descriptor.codes and descriptor.codes["429"] not in ("throttled", "busy"):
+        problem = "429 is never final"
+    if problem is not None:
+        raise SettingError(setting, f"the descriptor of {descriptor.kind}: {problem}")
+
+
+DEDUPE_ORDER: Final = ("none", "while_open", "ttl", "permanent")
+LOOKUP_ORDER: Final = ("none", "open", "all")

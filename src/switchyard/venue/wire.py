@@ -1,0 +1,214 @@
+"""The way of one call to a venue over HTTP, and the venue's clock as its answers show it.
+
+Reads and writes through `Transport`; tells the bridge what had left, what came back, and whether the response surely
+belongs to the request.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Final, TypeVar
+
+from switchyard.domain.errors import SwitchyardError
+from switchyard.domain.orders.reasons import described
+from switchyard.ports.clock import Clock
+from switchyard.ports.venue import OnDeparture, ignore_departure
+from switchyard.venue.interface import Answer, Refused, Request, Response, Took, Unclear
+from switchyard.venue.transport import BrokerResponse, Exchange, Transport, never_awaited
+
+_T = TypeVar("_T")
+
+# A slower answer says less about the venue's time than the previous one, carried on.
+ROUND_TRIP_SECONDS_MAX: Final = 1.0
+QUERY_SECONDS: Final = 5.0
+ANSWER_BYTES_MAX: Final = 256 * 1024
+PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+class NoAnswer(SwitchyardError):
+    """There is no response that counts; what that means for a message depends on what had left."""
+
+
+class VenueTime:
+    """The venue's time; its skew counts as zero before the first measurement (see `is_known`)."""
+
+    def __init__(self, clock: Clock, header: str | None = None) -> None:
+        """`header`: the response header with the time in RFC 3339."""
+        self._clock = clock
+        self._header = None if header is None else header.lower()
+        self._anchor: tuple[datetime, float] | None = None
+        """The venue's time, and our monotonic time when its answer arrived."""
+        self.is_exact = False
+        """Whether the last time was not cut to seconds."""
+
+    def measure(self, headers: Mapping[str, str], asked_at: float) -> None:
+        """Take the time from the response to a request that was sent at the monotonic time `asked_at`.
+
+        The answer's time is taken as the time of its arrival: the venue's clock is ahead of that by the way back at
+        most, so an expiry computed from it is never late.
+        """
+        answered_at = self._clock.monotonic()
+        exact = None if self._header is None else _time_of(headers.get(self._header))
+        read = exact or _date_of(headers.get("date"))
+        if read is not None and answered_at - asked_at <= ROUND_TRIP_SECONDS_MAX:
+            self._anchor, self.is_exact = (read, answered_at), exact is not None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the venue's time was measured."""
+        return self._anchor is not None
+
+    def now(self) -> datetime | None:
+        """The venue's time, carried on from the last measurement; None before the first."""
+        if self._anchor is None:
+            return None
+        read, answered_at = self._anchor
+        return read + timedelta(seconds=self._clock.monotonic() - answered_at)
+
+    @property
+    def skew(self) -> timedelta:
+        """How far the venue's clock is ahead of ours."""
+        now = self.now()
+        return timedelta() if now is None else now - self._clock.now()
+
+
+def _time_of(text: str | None) -> datetime | None:
+    try:
+        read = None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if read is None or read.tzinfo is None else read.astimezone(UTC)
+
+
+def _date_of(text: str | None) -> datetime | None:
+    """The `Date` header, which is cut to whole seconds: too early by up to one, so never late."""
+    try:
+        read = None if text is None else parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return None if read is None or read.tzinfo is None else read.astimezone(UTC)
+
+
+class HttpWire:
+    """`interface.Wire` of one call: a message over `sends`, questions over `queries`."""
+
+    def __init__(
+        self,
+        sends: Transport,
+        queries: Transport,
+        time: VenueTime,
+        clock: Clock,
+        *,
+        response_seconds: float = QUERY_SECONDS,
+        query_seconds: float = QUERY_SECONDS,
+        query_bytes_max: int = PAGE_BYTES_MAX,
+        on_departure: OnDeparture = ignore_departure,
+        believes_denials: bool = True,
+        is_alone: bool = False,
+        must_be_sure: Callable[[object], bool] = lambda _: False,
+    ) -> None:
+        """`believes_denials`: also one that may answer another request. `is_alone`: the message has a connection of
+        its own.
+
+        `must_be_sure`: of a question's result.
+        """
+        self._sends, self._queries = sends, queries
+        self._time, self._clock = time, clock
+        self._response_seconds = response_seconds
+        self._query_seconds, self._query_bytes_max = query_seconds, query_bytes_max
+        self._on_departure = on_departure
+        self._believes_denials = believes_denials
+        self._is_alone = is_alone
+        self._must_be_sure = must_be_sure
+        self.departed = False
+        """Whether a byte of the message may have left."""
+        self.exchange: Exchange | None = None
+        """What became of the message's request; None if there was none, or it was cancelled while it was under way."""
+        self.answer: Answer | None = None
+        """What the response says about the message."""
+        self.asked_body = b""
+        """The body of the last response to a question."""
+        self._is_used = False
+
+    @property
+    def time(self) -> datetime:
+        """The venue's time now."""
+        return self._time.now() or self._clock.now()
+
+    async def send(self, request: Request, read: Callable[[Response], Answer]) -> Answer:
+        """Send the message's request and return what it led to; raises NoAnswer."""
+        if self._is_used:
+            raise NoAnswer("an adapter must not send a message twice")
+        self._is_used = True
+
+        def note_departure() -> None:
+            self.departed = True
+            self._on_departure()
+
+        def may_deny(status: int, headers: Mapping[str, str], body: bytes) -> bool:
+            self.answer = _read(read, status, headers, body)
+            return _may_deny(self.answer)
+
+        self.exchange = exchange = await self._sends.ask(
+            request.method,
+            request.path,
+            body=b"" if request.body is None else request.body,
+            headers=request.headers,
+            response_seconds=self._response_seconds,
+            bytes_max=ANSWER_BYTES_MAX,
+            on_departure=note_departure,
+            awaits_end=never_awaited if self._believes_denials else may_deny,
+            is_alone=self._is_alone,
+        )
+        if not isinstance(exchange, BrokerResponse):
+            raise NoAnswer(described(exchange.code, exchange.detail))
+        self.answer = self.answer or _read(read, exchange.status, exchange.headers, exchange.body)
+        return self.answer
+
+    async def ask(self, request: Request, read: Callable[[Response], _T]) -> _T:
+        """Ask the venue something; raises NoAnswer."""
+        asked_at = self._clock.monotonic()
+
+        def must_be_sure(status: int, headers: Mapping[str, str], body: bytes) -> bool:
+            try:
+                return self._must_be_sure(read(Response(status=status, headers=headers, body=body)))
+            except Exception:
+                return False  # it is read again below, and does not count
+
+        exchange = await self._queries.ask(
+            request.method,
+            request.path,
+            body=request.body,
+            headers=request.headers,
+            response_seconds=self._query_seconds,
+            bytes_max=self._query_bytes_max,
+            awaits_end=must_be_sure,
+        )
+        if not isinstance(exchange, BrokerResponse):
+            raise NoAnswer(described(exchange.code, exchange.detail))
+        if exchange.is_cached:
+            raise NoAnswer("a cache answered instead of the venue")
+        self.asked_body = exchange.body
+        result = read(Response(status=exchange.status, headers=exchange.headers, body=exchange.body))
+        if self._must_be_sure(result) and not exchange.is_only_response:
+            raise NoAnswer(f"HTTP {exchange.status} may answer another request")
+        self._time.measure(exchange.headers, asked_at)
+        return result
+
+
+def _read(read: Callable[[Response], Answer], status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+    try:
+        return read(Response(status=status, headers=headers, body=body))
+    except Exception as error:  # whatever an adapter cannot read is doubt
+        return Unclear(text=repr(error))
+
+
+def _may_deny(answer: Answer) -> bool:
+    """Whether the answer decides something that the answer to another request could get wrong."""
+    match answer:
+        case Took(order=order):
+            return order is None or order.status == "REJECTED"
+        case Refused():
+            return True
+        case _:
+            return False  # doubt anyway
