@@ -1,10 +1,9 @@
 """A change: events and the rows they make, committed together or not at all, and the outcome of a commit."""
 
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from functools import cached_property
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -66,6 +65,26 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
 
+_Value = TypeVar("_Value")
+
+
+class _computed_once(Generic[_Value]):  # noqa: N801 (a decorator, as `property` is)
+    """A property that is computed at its first use.
+
+    `functools.cached_property` takes a lock for that in Python 3.11, which costs more than most of these values.
+    """
+
+    def __init__(self, compute: "Callable[[Change], _Value]") -> None:
+        self._compute = compute
+        self._name = compute.__name__
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, change: "Change", owner: type) -> _Value:
+        value = self._compute(change)
+        change.__dict__[self._name] = value
+        return value
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The rows and events of one decision, or of several that build on each other.
 
@@ -121,17 +140,17 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         updated = [order for _, order in self.order_updates if order.order_id in rerouted]
         return {order.order_id for order in updated if order.status in ("ACCEPTED", "SENDING")}
 
-    @cached_property
+    @_computed_once
     def order_updates(self) -> list[tuple[int, Order]]:
         """For each order the version expected in the database, and the row to write."""
         return _updates(self.orders, ORDER_KEY)
 
-    @cached_property
+    @_computed_once
     def outbox_updates(self) -> list[tuple[int, OutboxRow]]:
         """For each outbox row the version expected in the database, and the row to write."""
         return _updates(self.outbox, OUTBOX_KEY)
 
-    @cached_property
+    @_computed_once
     def position_updates(self) -> list[tuple[int, Position]]:
         """For each position the version expected in the database, and the row to write."""
         return _updates(self.positions, POSITION_KEY)
@@ -160,6 +179,8 @@ def is_unqueued(base: int, row: OutboxRow) -> bool:
 
 
 def _updates(rows: Sequence[_Row], key: Callable[[_Row], Hashable]) -> list[tuple[int, _Row]]:
+    if len(rows) < 2:
+        return [(row.version - 1, row) for row in rows]
     updates: dict[Hashable, tuple[int, _Row]] = {}
     for row in rows:
         name = key(row)
