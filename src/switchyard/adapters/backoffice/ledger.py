@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from switchyard.adapters.backoffice import schema
 from switchyard.adapters.backoffice.rows import (
+    Row,
     Tally,
     Written,
     account_of,
@@ -253,19 +254,24 @@ def _write(connection: apsw.Connection, books: Books) -> None:
     written = Written(books, stamp, date.isoformat)
     for sql, rows in (
         (schema.ADD_ENTRIES, written.entries),
-        (schema.ADD_LEGS, written.legs),
+        (schema.ADD_LEGS, map(_texts, written.legs)),
         (schema.SET_ACCOUNTS, written.accounts),
         (schema.SET_ORDERS, written.orders),
         (schema.SET_POSITIONS, written.positions),
-        (schema.SET_BALANCES, written.balances),
+        (schema.SET_BALANCES, map(_texts, written.balances)),
         (schema.SET_DAY_POSITIONS, written.day_positions),
-        (schema.SET_DAY_BALANCES, written.day_balances),
-        (schema.ADD_RESULTS, written.results),
+        (schema.SET_DAY_BALANCES, map(_texts, written.day_balances)),
+        (schema.ADD_RESULTS, map(_texts, written.results)),
         (schema.ADD_REVERSALS, written.reversals),
-        (schema.CONFIRM, written.confirmed),
     ):
-        if rows:
-            connection.execute(sql, (json_text(rows),))
+        connection.executemany(sql, rows)
+    if written.confirmed:
+        connection.execute(schema.CONFIRM, (json_text(written.confirmed),))
+
+
+def _texts(row: Row) -> Row:
+    """The row with its amounts as texts."""
+    return tuple([str(value) if type(value) is Decimal else value for value in row])
 
 
 T = TypeVar("T")

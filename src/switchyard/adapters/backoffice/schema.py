@@ -148,12 +148,12 @@ SELECT account_id, halted_seq, halted FROM accounts WHERE halted_seq IS NOT NULL
 # other threads compete for.
 FIND_ACCOUNTS = """
 SELECT account_id, entries, hash, reached_at, epoch, seq, halted_seq, halted
-FROM json_each(?) CROSS JOIN accounts ON account_id = value
+FROM jsonb_each(?) CROSS JOIN accounts ON account_id = value
 """
-FIND_ORDERS = "SELECT body FROM json_each(?) CROSS JOIN orders ON order_id = value"
-FIND_ENTRIES = "SELECT entry_id FROM json_each(?) CROSS JOIN entries ON entry_id = value"
+FIND_ORDERS = "SELECT body FROM jsonb_each(?) CROSS JOIN orders ON order_id = value"
+FIND_ENTRIES = "SELECT entry_id FROM jsonb_each(?) CROSS JOIN entries ON entry_id = value"
 FIND_WAITED_FOR = """
-SELECT account_id, text ->> 'waitsFor' FROM json_each(?) CROSS JOIN entries INDEXED BY entries_waiting
+SELECT account_id, text ->> 'waitsFor' FROM jsonb_each(?) CROSS JOIN entries INDEXED BY entries_waiting
 ON account_id = value ->> 0 AND text ->> 'waitsFor' = value ->> 1 AND entries.type = 'RevisionNoted'
 """
 WAITING = """
@@ -161,53 +161,49 @@ SELECT text FROM entries INDEXED BY entries_waiting
 WHERE account_id = ? AND text ->> 'waitsFor' = ? AND type = 'RevisionNoted' ORDER BY number
 """
 FIND_POSITIONS = """
-SELECT body FROM json_each(?) CROSS JOIN positions
+SELECT body FROM jsonb_each(?) CROSS JOIN positions
 ON account_id = value ->> 0 AND strategy = value ->> 1 AND symbol = value ->> 2 AND currency = value ->> 3
 """
 FIND_BALANCES = """
-SELECT account_id, account, unit, amount FROM json_each(?) CROSS JOIN balances
+SELECT account_id, account, unit, amount FROM jsonb_each(?) CROSS JOIN balances
 ON account_id = value ->> 0 AND account = value ->> 1 AND unit = value ->> 2
 """
+# Each writes one row with bound values: nothing else in the books' process competes for the interpreter lock.
 ADD_ENTRIES = """
 INSERT INTO entries (
     account_id, number, entry_id, type, order_id, symbol, strategy, entered_by, seq, at, reached_at, text, hash
 )
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
-       value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12
-FROM json_each(?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 ADD_LEGS = """
 INSERT INTO legs (account_id, number, leg, account, unit, amount)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 FROM json_each(?)
+VALUES (?, ?, ?, ?, ?, ?)
 """
 SET_ACCOUNTS = """
 INSERT OR REPLACE INTO accounts (account_id, entries, hash, reached_at, epoch, seq, halted_seq, halted)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
-FROM json_each(?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
-SET_ORDERS = "INSERT OR REPLACE INTO orders (order_id, body) SELECT value ->> 0, value ->> 1 FROM json_each(?)"
+SET_ORDERS = "INSERT OR REPLACE INTO orders (order_id, body) VALUES (?, ?)"
 SET_POSITIONS = """
 INSERT OR REPLACE INTO positions (account_id, strategy, symbol, currency, is_flat, body)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 FROM json_each(?)
+VALUES (?, ?, ?, ?, ?, ?)
 """
 SET_BALANCES = """
 INSERT OR REPLACE INTO balances (account_id, account, unit, amount)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)
+VALUES (?, ?, ?, ?)
 """
 SET_DAY_POSITIONS = """
 INSERT OR REPLACE INTO day_positions (account_id, symbol, currency, day, body)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?)
+VALUES (?, ?, ?, ?, ?)
 """
 SET_DAY_BALANCES = """
 INSERT OR REPLACE INTO day_balances (account_id, account, unit, day, amount)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?)
+VALUES (?, ?, ?, ?, ?)
 """
 # `add_amounts` is a function of the connection: the file's amounts are texts.
 ADD_RESULTS = """
 INSERT INTO results (account_id, day, symbol, currency, strategy, realised, strategy_realised, fees, fills)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
-       value ->> 8
-FROM json_each(?) WHERE true
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET
     realised = add_amounts(realised, excluded.realised),
     strategy_realised = add_amounts(strategy_realised, excluded.strategy_realised),
@@ -216,9 +212,9 @@ ON CONFLICT DO UPDATE SET
 """
 ADD_REVERSALS = """
 INSERT INTO reversals (entry_id, reversal_id, replacement_id)
-SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)
+VALUES (?, ?, ?)
 """
-CONFIRM = "UPDATE orphans SET confirmed = 1 WHERE entry_id IN (SELECT value FROM json_each(?))"
+CONFIRM = "UPDATE orphans SET confirmed = 1 WHERE entry_id IN (SELECT value FROM jsonb_each(?))"
 REVERSAL_OF = "SELECT replacement_id FROM reversals WHERE entry_id = ?"
 ENTRY_OF = "SELECT text FROM entries WHERE entry_id = ?"
 STORED_OF = "SELECT number, text, hash FROM entries WHERE entry_id = ?"
