@@ -106,17 +106,17 @@ class Fold:
         return Moved(
             balances,
             after,
-            realised=change_of(held, after[whole])[1],
-            strategy_realised=change_of(by_strategy, after[strategy])[1],
+            realised=_realised(held, after[whole]),
+            strategy_realised=_realised(by_strategy, after[strategy]),
         )
 
     def accept(self, entry: LedgerEntry, moved: Moved, reached_at: datetime) -> None:
         """Change the rows as the entry does."""
         day = day_of(reached_at)
-        for key, amount in moved.balances.items():
-            self.balances[key] = amount
-            self.changed_balances.add(key)
-            self.day_balances[key, day] = amount
+        for balance, amount in moved.balances.items():
+            self.balances[balance] = amount
+            self.changed_balances.add(balance)
+            self.day_balances[balance, day] = amount
         for of, holding in moved.holdings.items():
             self.holdings[of] = holding
             self.changed_holdings.add(of)
@@ -124,6 +124,14 @@ class Fold:
                 self.day_holdings[of, day] = holding
         for key, result in results_of(entry, day):
             self.results[key] = self.results.get(key, Result()) + result
+
+
+def _realised(before: Holding | None, after: Holding) -> Decimal:
+    if before is None:
+        return after.realised_pnl
+    if after.realised_pnl is before.realised_pnl:
+        return ZERO
+    return canonical(EXACT.subtract(after.realised_pnl, before.realised_pnl))
 
 
 def change_of(before: Holding | None, after: Holding | None) -> tuple[Decimal, Decimal]:
