@@ -167,8 +167,8 @@ FIND_BALANCES = """
 SELECT account_id, account, unit, amount FROM jsonb_each(?) CROSS JOIN balances
 ON account_id = value ->> 0 AND account = value ->> 1 AND unit = value ->> 2
 """
-# Each writes one row with bound values: a value out of JSON costs ten times as much, and in the process of the books
-# little else competes for the interpreter lock, which each call releases and takes.
+# Each writes one row with bound values, which are cheaper than values out of JSON. Every call releases and takes the
+# interpreter lock, but in the process of the books little else competes for it.
 ADD_ENTRIES = """
 INSERT INTO entries (
     account_id, number, entry_id, type, order_id, symbol, strategy, entered_by, seq, at, reached_at, text, hash
