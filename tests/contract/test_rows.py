@@ -4,8 +4,12 @@ from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
+import apsw
+import msgspec
 import pytest
 
+from switchyard.adapters.sqlite.append import PLAIN
+from switchyard.adapters.sqlite.rows import json_array
 from switchyard.domain.decisions import (
     apply_report,
     begin_attempt,
@@ -14,7 +18,7 @@ from switchyard.domain.decisions import (
     record_unsent,
     request_cancel,
 )
-from switchyard.domain.journal.changes import Change
+from switchyard.domain.journal.changes import Change, merged
 from switchyard.domain.orders.keys import PLACE_ORDER
 from switchyard.domain.orders.outbox import OrderState
 from switchyard.domain.values import EXACT, canonical
@@ -70,9 +74,29 @@ async def test_a_filled_notional_is_exact(journal: Journal) -> None:
     ],
     ids=["without a price", "tags", "no tags", "labels", "stop price", "day"],
 )
-async def test_a_new_order_comes_back_as_it_was_written(journal: Journal, fields: dict[str, Any]) -> None:
-    accepted = an_accept(**fields)
+@pytest.mark.parametrize("now", [START, START + timedelta(microseconds=70)], ids=["whole second", "fraction"])
+async def test_a_new_order_comes_back_as_it_was_written(
+    journal: Journal, now: datetime, fields: dict[str, Any]
+) -> None:
+    accepted = an_accept(now=now, **fields)
     assert await stored(journal, accepted) == numbered(state_after(accepted), 1)
+
+
+@pytest.mark.parametrize("traceparent", [None, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"])
+@pytest.mark.parametrize("now", [START, START + timedelta(microseconds=70)], ids=["whole second", "fraction"])
+async def test_an_order_that_begins_with_its_attempt_comes_back_with_its_key(
+    database: Database, now: datetime, traceparent: str | None
+) -> None:
+    accepted = an_accept(key="key", now=now, strategy="trend")
+    [row] = accepted.outbox
+    accepted = msgspec.structs.replace(accepted, outbox=(msgspec.structs.replace(row, traceparent=traceparent),))
+    queued = state_after(accepted)
+    begun = begin_attempt(queued, queued.outbox[0], WORKER, now)
+
+    state = await stored(database.journal, merged([accepted, begun]))
+
+    assert state == numbered(OrderState(order=begun.orders[0], outbox=begun.outbox), 1)
+    assert await database.keys.entry(ACCOUNT, PLACE_ORDER, "key") == accepted.keys[0]
 
 
 async def test_an_order_comes_back_as_each_step_left_it(journal: Journal) -> None:
@@ -145,3 +169,11 @@ async def test_only_the_orders_that_exist_are_loaded(journal: Journal) -> None:
         change.orders[0].order_id: numbered(state_after(change), seq) for seq, change in enumerate((first, second), 1)
     }
     assert await journal.load_by_client_order_id([missing.orders[0].venue_client_order_id]) == {}
+
+
+@pytest.mark.parametrize("table", PLAIN)
+def test_the_program_on_sqlite_writes_the_usual_values_as_the_encoder_does(table: str) -> None:
+    connection = apsw.Connection(":memory:")
+    for column, (value, text) in PLAIN[table].usual.items():
+        sql = f"SELECT {text} IS value->>0, typeof({text}) = typeof(value->>0) FROM jsonb_each(?)"
+        assert connection.execute(sql, (json_array([(value,)]),)).get == (1, 1), column

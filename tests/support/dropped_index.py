@@ -11,8 +11,6 @@ from pathlib import Path
 import apsw
 import asyncpg
 
-# Updates rows by inserting them again, which needs the index: without it nothing is stored with a key.
-RESULTS = re.compile(r"INSERT INTO idempotency_keys \([^;]*?\)\s+SELECT\s+key\.account_id[^;]*;")
 KEY_CLAUSE = re.compile(r"\s+ON CONFLICT \(account_id, operation, idempotency_key\) DO UPDATE SET[^;]*(?=;)")
 
 
@@ -26,7 +24,7 @@ def drop_indexes_of_sqlite(path: Path) -> None:
         connection.execute(without(schema["orders"], r"(?<=venue_client_order_id TEXT NOT NULL) UNIQUE"))
         key = r",\s+PRIMARY KEY \(account_id, operation, idempotency_key\)(?=\s*\))"
         connection.execute(without(without(schema["idempotency_keys"], key), ", WITHOUT ROWID"))
-        connection.execute(without(without(schema["append_group_insert"], RESULTS), KEY_CLAUSE))
+        connection.execute(without(schema["append_group_insert"], KEY_CLAUSE))
         for index in indexes:
             connection.execute(index)
     connection.close()

@@ -75,6 +75,7 @@ class Script:
         headers: Mapping[str, str] | None = None,
         on_departure: OnDeparture = ignore_departure,
         awaits_end: AwaitsEnd = never_awaited,
+        is_alone: bool = False,
     ) -> Exchange:
         self.asked.append(path)
         await asyncio.sleep(0)

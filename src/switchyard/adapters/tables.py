@@ -32,13 +32,6 @@ class Table(NamedTuple):
     """Columns outside the key that keep the value of the row's first version."""
     assigned: tuple[str, ...] = ()
     """Columns whose value the append assigns."""
-    unset: tuple[str, ...] = ()
-    """Nullable columns that no first version has a value for; an insert of first versions does without them."""
-
-    @property
-    def first_columns(self) -> tuple[str, ...]:
-        """The columns of a first version."""
-        return tuple(column for column in self.columns if column not in self.unset)
 
     @property
     def column_list(self) -> str:
@@ -49,15 +42,18 @@ class Table(NamedTuple):
         """The columns of the table under an alias."""
         return ", ".join(f"{alias}.{column}" for column in self.columns)
 
+    @property
+    def changing(self) -> tuple[str, ...]:
+        """The columns that a later version may change."""
+        return tuple(column for column in self.columns if column not in self.key + self.fixed)
+
     def fragments(self) -> dict[str, str]:
         """The texts that a schema program may insert: `{orders.columns}` and so on."""
-        changing = [column for column in self.columns if column not in self.key + self.fixed]
         return {
             f"{self.name}.columns": self.column_list,
-            f"{self.name}.first_columns": ", ".join(self.first_columns),
             f"{self.name}.given": ", ".join(column for column in self.columns if column not in self.assigned),
             f"{self.name}.key": ", ".join(self.key),
-            f"{self.name}.updates": ", ".join(f"{column} = excluded.{column}" for column in changing),
+            f"{self.name}.updates": ", ".join(f"{column} = excluded.{column}" for column in self.changing),
         }
 
 
@@ -85,7 +81,6 @@ ORDERS = Table(
         "expires_at",
         "reduce_only",
     ),
-    unset=("venue_order_id", "amend_qty", "amend_reserve_price", "leg_client_order_id", "leg_end"),
 )
 OUTBOX_ORDERS = Table(
     "outbox_orders",
@@ -93,7 +88,6 @@ OUTBOX_ORDERS = Table(
     key=("order_id", "kind", "number"),
     fixed=("venue_client_order_id", "created_at", "lane", "payload", "traceparent", "seq"),
     assigned=("seq",),
-    unset=("last_error", "error_detail"),
 )
 IDEMPOTENCY_KEYS = Table(
     "idempotency_keys", KeyEntry.__struct_fields__, key=("account_id", "operation", "idempotency_key")

@@ -33,29 +33,31 @@ class Written:
     """
 
     def __init__(self, books: Books, time: Callable[[datetime], Any], day: Callable[[date], Any]) -> None:
-        self.entries: list[Row] = [
-            (
-                new.entry.account_id,
-                new.entry.number,
-                new.entry.entry_id,
-                new.entry.type,
-                new.entry.order_id,
-                new.entry.symbol,
-                new.entry.strategy,
-                new.entry.by,
-                new.entry.seq,
-                time(new.entry.at),
-                time(new.reached_at),
-                new.line.text,
-                new.line.hash,
+        self.entries: list[Row] = []
+        self.legs: list[Row] = []
+        for new in books.entries:
+            line = new.line
+            entry = line.entry
+            at = time(entry.at)
+            self.entries.append(
+                (
+                    entry.account_id,
+                    entry.number,
+                    entry.entry_id,
+                    entry.type,
+                    entry.order_id,
+                    entry.symbol,
+                    entry.strategy,
+                    entry.by,
+                    entry.seq,
+                    at,
+                    at if new.reached_at is entry.at else time(new.reached_at),
+                    line.text,
+                    line.hash,
+                )
             )
-            for new in books.entries
-        ]
-        self.legs: list[Row] = [
-            (new.entry.account_id, new.entry.number, number, leg.account, leg.unit, leg.amount)
-            for new in books.entries
-            for number, leg in enumerate(new.entry.legs, 1)
-        ]
+            for number, leg in enumerate(entry.legs, 1):
+                self.legs.append((entry.account_id, entry.number, number, leg.account, leg.unit, leg.amount))
         self.accounts: list[Row] = [_account_row(books.accounts[key], time) for key in sorted(books.changed_accounts)]
         self.orders: list[Row] = [(key, json_text(books.orders[key])) for key in sorted(books.changed_orders)]
         self.positions: list[Row] = [

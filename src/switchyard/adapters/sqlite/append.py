@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import apsw
 import msgspec
+from msgspec.structs import astuple, replace
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.tables import (
@@ -32,28 +34,113 @@ from switchyard.domain.journal.changes import (
     Outcome,
     is_unqueued,
 )
+from switchyard.domain.journal.events import Event
 from switchyard.domain.orders.keys import KeyEntry
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OutboxRow
 from switchyard.domain.risk.claims import WINDOW_ORDERS_MAX, Breach
 from switchyard.domain.risk.exposure import Book
 from switchyard.domain.risk.kills import Kill, active_twin, covering
+from switchyard.domain.values import ONE, ZERO
 
-_EVENTS = Table("events", rows.EventRow.__struct_fields__, key=("seq",))
 # The columns that statements compare or sort by, which needs one fixed form. The encoder omits the fraction of a whole
 # second; the other time columns are only read back.
 _COMPARED_TIMES = frozenset({"next_attempt_at", "created_at", "expires_at"})
+
+
+class Plain:
+    """First versions that have the usual value in every column that most rows do not use.
+
+    The program writes these values itself. Each value that it reads from the JSON costs it more than a thousand
+    instructions, and an order has 36 columns.
+    """
+
+    def __init__(self, table: Table, usual: Mapping[str, tuple[Any, str]]) -> None:
+        """`usual`: the value of each of these columns, and the same in SQL."""
+        places = {column: place for place, column in enumerate(table.columns)}
+        self.carried = tuple(column for column in table.columns if column not in usual)
+        self.usual = usual
+        self._times = [places[column] for column in self.carried if column in _COMPARED_TIMES]
+        self._usual = itemgetter(*(places[column] for column in usual))
+        self._values = tuple(value for value, _ in usual.values())
+        self._carried = itemgetter(*(places[column] for column in self.carried))
+
+    def cells(self, row: Sequence[Any]) -> tuple[Any, ...] | None:
+        """What the JSON carries of a row; None for a row that is not plain."""
+        if self._usual(row) != self._values:
+            return None
+        for place in self._times:
+            if not row[place].microsecond:
+                return None  # the encoder omits the fraction, which the statements need
+        cells: tuple[Any, ...] = self._carried(row)
+        return cells
+
+
+_NONE = (None, "NULL")
+_PLAIN_ORDERS = Plain(
+    ORDERS,
+    {
+        "stop_price": _NONE,
+        "filled_qty": (ZERO, "'0'"),
+        "filled_notional": (ZERO, "'0'"),
+        "venue_order_id": _NONE,
+        "reason": _NONE,
+        "tags": ((), "'[]'"),
+        "trace_id": _NONE,
+        "requested_at": _NONE,
+        "multiplier": (ONE, "'1'"),
+        "reducing": (False, "0"),
+        "expires_at": _NONE,
+        "reduce_only": (False, "0"),
+        "amend_qty": _NONE,
+        "amend_reserve_price": _NONE,
+        "leg_client_order_id": _NONE,
+        "leg_end": _NONE,
+    },
+)
+_PLAIN_OUTBOX = Plain(
+    OUTBOX_ORDERS,
+    {
+        "kind": ("new", "'new'"),
+        "number": (1, "1"),
+        "last_error": _NONE,
+        "bytes_sent": (False, "0"),
+        "error_detail": _NONE,
+        "payload": _NONE,
+        "traceparent": _NONE,
+    },
+)
+_PLAIN_KEYS = Plain(
+    IDEMPOTENCY_KEYS,
+    {
+        "generation": (0, "0"),
+        "http_status": _NONE,
+        "response_payload_json": _NONE,
+        "result_digest": _NONE,
+        "version": (1, "1"),
+    },
+)
+PLAIN = {"orders": _PLAIN_ORDERS, "outbox_orders": _PLAIN_OUTBOX, "idempotency_keys": _PLAIN_KEYS}
+# Of a later version of a row, only its key and the columns that may change.
+_ORDER_CHANGES: Callable[[Order], tuple[Any, ...]] = attrgetter(*ORDERS.key, *ORDERS.changing)
+_OUTBOX_CHANGES: Callable[[OutboxRow], tuple[Any, ...]] = attrgetter(*OUTBOX_ORDERS.key, *OUTBOX_ORDERS.changing)
 
 
 class AppendGroup(NamedTuple):
     """A row of the view `append_group`: one group, its rows as JSON texts; None where the group has no such rows."""
 
     events: str | None = None
+    data: bytes | None = None
+    """The data of all events, one after the other: as JSON within JSON each quotation mark would be escaped."""
+    digests: bytes | None = None
+    plain_orders: str | None = None
     new_orders: str | None = None
     changed_orders: str | None = None
+    plain_outbox: str | None = None
     new_outbox: str | None = None
     changed_outbox: str | None = None
     begun: str | None = None
+    plain_keys: str | None = None
     new_keys: str | None = None
     keys: str | None = None
     positions: str | None = None
@@ -80,51 +167,111 @@ INSERT INTO append_group ({", ".join(AppendGroup._fields)}) VALUES ({", ".join("
 """
 
 
-def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked: bool) -> AppendGroup:
+class NumberedEvent(NamedTuple):
+    """An event with its place in the journal."""
+
+    seq: int
+    event: Event
+    hash: str
+
+
+def rows_of(changes: Sequence[Change], numbered: Sequence[NumberedEvent], checked: bool) -> AppendGroup:
     """The rows of the changes and their numbered events; new rows are separate, since only those may be inserted.
 
     `checked`: it is known which executions may be written; otherwise one that exists already rejects the group.
     """
-    executions = rows.json_rows([row for change in changes for row in change.executions])
-    orders = [move for change in changes for move in change.order_updates]
-    outbox = list(_numbered_outbox(changes, events))
+    orders, keys = _Split(_PLAIN_ORDERS), _Split(_PLAIN_KEYS)
+    changed_orders: list[tuple[Any, ...]] = []
+    others: dict[str, list[msgspec.Struct]] = {}
+    for change in changes:
+        for base, order in change.order_updates:
+            if base:
+                changed_orders.append(_ORDER_CHANGES(order))
+            else:
+                orders.add(astuple(order))
+        for entry in change.keys:
+            if entry.version == 1:
+                keys.add(astuple(entry))
+            else:
+                others.setdefault("keys", []).append(entry)
+        if change.positions:
+            others.setdefault("positions", []).extend([row for _, row in change.position_updates])
+        if change.executions:
+            others.setdefault("checked_executions" if checked else "new_executions", []).extend(change.executions)
+        if change.cursors:
+            others.setdefault("cursors", []).extend(change.cursors)
+        if change.results:
+            others.setdefault("results", []).extend(change.results)
+        for kill in change.kills:
+            if kill.version == 1:
+                others.setdefault("new_kills", []).append(replace(kill, seq=numbered[0].seq))
+            else:
+                others.setdefault("kills", []).append(kill)
+    rare: dict[str, Any] = {name: rows.json_rows(structs) for name, structs in others.items()}
     return AppendGroup(
-        events=rows.json_array(events) if events else None,
-        new_orders=rows.json_rows([row for base, row in orders if not base]),
-        changed_orders=rows.json_rows([row for base, row in orders if base]),
-        # An amend of an order that was never sent is settled in its first commit, with the columns of a later version.
-        new_outbox=rows.json_rows([row for base, row in outbox if not base and row.last_error is None]),
-        changed_outbox=rows.json_rows([row for base, row in outbox if base or row.last_error is not None]),
-        begun=_begun([row for base, row in outbox if is_unqueued(base, row)]),
-        new_keys=rows.json_rows([row for change in changes for row in change.keys if row.version == 1]),
-        keys=rows.json_rows([row for change in changes for row in change.keys if row.version > 1]),
-        positions=rows.json_rows([row for change in changes for _, row in change.position_updates]),
-        new_executions=None if checked else executions,
-        checked_executions=executions if checked else None,
-        cursors=rows.json_rows([row for change in changes for row in change.cursors]),
-        results=rows.json_rows([row for change in changes for row in change.results]),
-        new_kills=rows.json_rows(
-            [
-                msgspec.structs.replace(kill, seq=events[0].seq)
-                for change in changes
-                for kill in change.kills
-                if kill.version == 1
-            ]
-        ),
-        kills=rows.json_rows([kill for change in changes for kill in change.kills if kill.version > 1]),
+        **_event_rows(numbered),
+        plain_orders=rows.json_cells(orders.plain),
+        new_orders=rows.json_cells(orders.others),
+        changed_orders=rows.json_cells(changed_orders),
+        **_outbox_rows(changes, numbered),
+        plain_keys=rows.json_cells(keys.plain),
+        new_keys=rows.json_cells(keys.others),
+        **rare,
     )
 
 
-def _numbered_outbox(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> Iterator[tuple[int, OutboxRow]]:
-    """The outbox rows with the versions that they expect; new ones have the numbers of their events."""
+class _Split:
+    """The new rows of a table: the plain ones and the others."""
+
+    def __init__(self, kind: Plain) -> None:
+        self._kind = kind
+        self.plain: list[tuple[Any, ...]] = []
+        self.others: list[tuple[Any, ...]] = []
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        """Add a row."""
+        cells = self._kind.cells(row)
+        if cells is None:
+            self.others.append(row)
+        else:
+            self.plain.append(cells)
+
+
+def _event_rows(numbered: Sequence[NumberedEvent]) -> dict[str, Any]:
+    """The members of the events, the place of each one's data, the data itself and the digests."""
+    if not numbered:
+        return {}
+    data = [one.event.data.encode() for one in numbered]
+    start, members = 1, []
+    for one, text in zip(numbered, data, strict=True):
+        event = one.event
+        members.append((event.type, event.account_id, event.order_id, start, len(text)))
+        start += len(text)
+    digests = bytes.fromhex("".join([one.hash for one in numbered]))
+    return {"events": rows.json_array(members), "data": b"".join(data), "digests": digests}
+
+
+def _outbox_rows(changes: Sequence[Change], numbered: Sequence[NumberedEvent]) -> dict[str, Any]:
+    """The outbox rows; new ones have the numbers of their events."""
     first = 0
+    new, begun = _Split(_PLAIN_OUTBOX), []
+    changed: list[tuple[Any, ...]] = []
     for change in changes:
         for base, row in change.outbox_updates:
-            if not base and change.events:
-                yield base, msgspec.structs.replace(row, seq=events[first + change.event_place(row)].seq)
-            else:
-                yield base, row
+            if base:
+                changed.append(_OUTBOX_CHANGES(row))
+                continue
+            cells = astuple(row)
+            new.add((*cells[:-1], numbered[first + change.event_place(row)].seq) if change.events else cells)
+            if is_unqueued(base, row):
+                begun.append(row)
         first += len(change.events)
+    return {
+        "plain_outbox": rows.json_cells(new.plain),
+        "new_outbox": rows.json_cells(new.others),
+        "changed_outbox": rows.json_cells(changed),
+        "begun": _begun(begun),
+    }
 
 
 def _begun(unqueued: Sequence[OutboxRow]) -> str | None:
@@ -137,24 +284,31 @@ def _begun(unqueued: Sequence[OutboxRow]) -> str | None:
 
 def program_fragments() -> dict[str, str]:
     """The texts that `schema/programs/append.sql` names in braces."""
-    tables = (_EVENTS, *STATE_TABLES)
-    texts = fragments(tables)
-    for table in tables:
-        texts[f"{table.name}.values"] = _values(table, table.columns)
-        texts[f"{table.name}.first_values"] = _values(table, table.first_columns)
-    texts["key_results.values"] = _values(KEY_RESULTS, KEY_RESULTS.columns)
+    texts = fragments(STATE_TABLES)
+    for table in STATE_TABLES:
+        texts[f"{table.name}.values"] = _values(table.columns, table.columns)
+    for table in (ORDERS, OUTBOX_ORDERS):
+        cells = table.key + table.changing
+        texts[f"{table.name}.changes"] = _values(cells, cells)
+        texts[f"{table.name}.changed"] = ", ".join(f"{column} = new.{column}" for column in table.changing)
+    for name, plain in PLAIN.items():
+        values = [f"value->>{place}" for place in range(len(plain.carried))]
+        usual = [text for _, text in plain.usual.values()]
+        texts[f"{name}.plain_columns"] = ", ".join((*plain.carried, *plain.usual))
+        texts[f"{name}.plain_values"] = ", ".join(values + usual)
+    texts["key_results.values"] = _values(KEY_RESULTS.columns, KEY_RESULTS.columns)
+    result_columns = [column for column in KEY_RESULTS.columns if column not in (*KEY_RESULTS.key, "order_id")]
+    texts["key_results.changed"] = ", ".join(f"{column} = result.{column}" for column in result_columns)
     return texts
 
 
-def _values(table: Table, columns: Sequence[str]) -> str:
-    """The columns out of `value`, the JSON array of a row of the table."""
-    return ", ".join(f"{_value(table.columns.index(column), column)} AS {column}" for column in columns)
+def _values(cells: Sequence[str], columns: Sequence[str]) -> str:
+    """The columns out of `value`, a JSON array of these cells."""
+    return ", ".join(f"{_value(cells.index(column), column)} AS {column}" for column in columns)
 
 
 def _value(place: int, column: str) -> str:
     value = f"value->>{place}"
-    if column == "digest":
-        return f"unhex({value})"
     if column not in _COMPARED_TIMES:
         return value
     return f"iif(length({value}) = 20, substr({value}, 1, 19) || '.000000Z', {value})"
@@ -372,15 +526,22 @@ class Expectations:
         repeated, new keys are looked up here as well, because a rejected group is written twice.
         """
         numbered = list(enumerate(changes))
-        orders = [(number, base, ORDER_KEY(row)) for number, change in numbered for base, row in change.order_updates]
-        outbox = [(number, base, OUTBOX_KEY(row)) for number, change in numbered for base, row in change.outbox_updates]
-        positions = [
-            (number, base, POSITION_KEY(row)) for number, change in numbered for base, row in change.position_updates
-        ]
+        orders: list[_Move] = []
+        outbox: list[_Move] = []
+        positions: list[_Move] = []
+        for number, change in numbered:
+            for base, order in change.order_updates:
+                if base or thorough:
+                    orders.append((number, base, ORDER_KEY(order)))
+            for base, row in change.outbox_updates:
+                if base or thorough:
+                    outbox.append((number, base, OUTBOX_KEY(row)))
+            for base, position in change.position_updates:
+                positions.append((number, base, POSITION_KEY(position)))
         stale = chain(
-            self._stale(connection, orders, ORDER_VERSIONS, _order_version, thorough),
-            self._stale(connection, outbox, OUTBOX_VERSIONS, _row_version, thorough),
-            self._stale(connection, positions, POSITION_VERSIONS, _row_version, thorough=True),
+            self._stale(connection, orders, ORDER_VERSIONS, _order_version),
+            self._stale(connection, outbox, OUTBOX_VERSIONS, _row_version),
+            self._stale(connection, positions, POSITION_VERSIONS, _row_version),
         )
         conflicts = dict.fromkeys(stale, Conflict())
         if thorough:
@@ -451,13 +612,11 @@ class Expectations:
     def _stale(
         self,
         connection: apsw.Connection,
-        moves: Sequence[_Move],
+        checked: Sequence[_Move],
         sql: str,
         read: Callable[[Sequence[Any]], tuple[_Key, int]],
-        thorough: bool,
     ) -> list[int]:
         """The numbers of the changes whose row has another version than expected."""
-        checked = [move for move in moves if thorough or move[1]]
         versions = self._versions
         unknown = [key for _, _, key in checked if key not in versions]
         if unknown:

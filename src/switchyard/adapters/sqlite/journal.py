@@ -21,6 +21,7 @@ from switchyard.adapters.sqlite.append import (
     SELECT_STATES,
     Claims,
     Expectations,
+    NumberedEvent,
     has_amend,
     outcomes_from,
     outcomes_text,
@@ -277,10 +278,10 @@ class SqliteJournal:
 
     def _numbered(
         self, changes: Sequence[Change], conflicts: Mapping[int, Conflict], at: str
-    ) -> tuple[Head, list[rows.EventRow], list[Outcome]]:
+    ) -> tuple[Head, list[NumberedEvent], list[Outcome]]:
         """The new head, the events with their numbers and hashes, and the outcome of each change."""
         epoch, seq, digest = self._head.epoch, self._head.seq, self._head.hash
-        events: list[rows.EventRow] = []
+        events: list[NumberedEvent] = []
         outcomes: list[Outcome] = []
         for number, change in enumerate(changes):
             conflict = conflicts.get(number)
@@ -292,8 +293,7 @@ class SqliteJournal:
                 seq += 1
                 text = head_text(epoch, 0, seq, at) + event.tail
                 digest = link(digest, text)
-                members = (event.type, event.account_id, event.order_id)
-                events.append(rows.EventRow(seq, epoch, at, *members, event.data, digest))
+                events.append(NumberedEvent(seq, event, digest))
         return Head(epoch, seq, digest), events, outcomes
 
     def _check_not_broken(self) -> None:

@@ -75,6 +75,9 @@ def _locked(path: Path) -> Iterator[apsw.Connection]:
 # Rows per statement: a few megabytes of JSON.
 BATCH = 5_000
 _TABLES = ("events", *(table.name for table in STATE_TABLES))
+_ADD_EVENT = """
+INSERT INTO events (seq, epoch, at, type, account_id, order_id, data, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
 _IS_EMPTY = "SELECT " + " AND ".join(f"NOT EXISTS (SELECT 1 FROM {table})" for table in _TABLES)
 
 
@@ -112,8 +115,8 @@ class SqliteRebuild:
     ) -> None:
         """Insert the rows derived from the events."""
         for part, structs in (
-            ("changed_orders", orders),
-            ("changed_outbox", outbox),
+            ("new_orders", orders),
+            ("new_outbox", outbox),
             ("keys", keys),
             ("positions", positions),
             ("checked_executions", executions),
@@ -139,20 +142,20 @@ class SqliteRebuild:
     def _load_events(self, events: Sequence[PlacedEvent]) -> None:
         assert all(placed.shard == 0 for placed in events), "an embedded journal has one shard"
         event_rows = [
-            rows.EventRow(
-                seq=event.seq,
-                epoch=placed.epoch,
-                at=stamp(event.at),
-                type=event.type,
-                account_id=event.account_id,
-                order_id=event.order_id,
-                data=data_text(event),
-                digest=event.hash,
+            (
+                event.seq,
+                placed.epoch,
+                stamp(event.at),
+                event.type,
+                event.account_id,
+                event.order_id,
+                data_text(event),
+                bytes.fromhex(event.hash),
             )
             for placed in events
             for event in (placed.event,)
         ]
-        self._insert("events", rows.json_array(event_rows))
+        self._connection.executemany(_ADD_EVENT, event_rows)
 
     def _load(self, part: str, structs: Iterator[Any]) -> None:
         while batch := list(islice(structs, BATCH)):

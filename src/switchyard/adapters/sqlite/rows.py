@@ -32,23 +32,14 @@ _ORDER_AMOUNTS = (
 )
 
 
-class EventRow(msgspec.Struct, array_like=True):
-    """A row of `events`; encoded as an array, like the rows of the other tables."""
-
-    seq: int
-    epoch: int
-    at: str
-    type: str
-    account_id: str
-    order_id: str | None
-    data: str
-    digest: str
-    """In hexadecimal; stored as bytes."""
-
-
 def json_rows(structs: Sequence[msgspec.Struct]) -> str | None:
     """Structs as a JSON array of arrays, the form of `AppendGroup`; None for no structs."""
-    return _encoder.encode([msgspec.structs.astuple(struct) for struct in structs]).decode() if structs else None
+    return json_cells([msgspec.structs.astuple(struct) for struct in structs])
+
+
+def json_cells(cells: Sequence[tuple[Any, ...]]) -> str | None:
+    """The values of rows as a JSON array of arrays; None for no rows."""
+    return _encoder.encode(cells).decode() if cells else None
 
 
 def json_array(values: Sequence[Any]) -> str:

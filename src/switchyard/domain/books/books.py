@@ -346,10 +346,12 @@ class Books(Fold):
     def _add(self, entry: LedgerEntry) -> NewEntry:
         """Add the entry to its account's chain; where an amount is beyond all precision, nothing is changed."""
         account = self.account(entry.account_id)
-        entry = replace(entry, number=account.head.number + 1)
-        moved = self.moved(entry)
+        moved, number = self.moved(entry), account.head.number + 1
         if entry.type in MOVES_POSITIONS:
-            entry = replace(entry, realised_pnl=moved.realised, strategy_pnl=moved.strategy_realised)
+            realised = {"realised_pnl": moved.realised, "strategy_pnl": moved.strategy_realised}
+            entry = replace(entry, number=number, **realised)
+        else:
+            entry = replace(entry, number=number)
         line = chained(entry, account.head.hash)
         reached_at = later(account.reached_at, entry.at)
         self.accept(entry, moved, reached_at)

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -139,6 +140,7 @@ class Unbalanced(Exception):
 _entry = msgspec.json.Decoder(LedgerEntry)
 
 
+@lru_cache(maxsize=4_096)  # asked for several times for each execution of a page
 def fill_entry_id(venue: str, account: str, exec_id: str) -> str:
     """The id of an execution's entry: the same whatever order, report or event names the execution."""
     # A JSON array, so that no two triples have the same text.

@@ -37,6 +37,10 @@ class Moved(msgspec.Struct, frozen=True):
     strategy_realised: Decimal = ZERO
 
 
+_NOTHING = Moved({}, {})
+_MAY_MOVE = MOVES_POSITIONS | {"Reversal"}
+
+
 class Fold:
     """The rows that entries touch, and what became of them."""
 
@@ -81,12 +85,14 @@ class Fold:
 
     def moved(self, entry: LedgerEntry) -> Moved:
         """What the entry makes of the rows, which are not changed yet."""
+        if not entry.legs and entry.type not in _MAY_MOVE:
+            return _NOTHING  # a memo
         balances: dict[BalanceKey, Decimal] = {}
         for leg in entry.legs:
             key = entry.account_id, leg.account, leg.unit
             before = balances.get(key, self.balances.get(key, ZERO))
             balances[key] = canonical(EXACT.add(before, leg.amount))
-        if not entry.qty or entry.type not in MOVES_POSITIONS | {"Reversal"}:
+        if not entry.qty or entry.type not in _MAY_MOVE:
             return Moved(balances, {})
         whole, strategy = keys_of(entry)
         held, by_strategy = self.holdings.get(whole), self.holdings.get(strategy)
@@ -100,21 +106,32 @@ class Fold:
         return Moved(
             balances,
             after,
-            realised=change_of(held, after[whole])[1],
-            strategy_realised=change_of(by_strategy, after[strategy])[1],
+            realised=_realised(held, after[whole]),
+            strategy_realised=_realised(by_strategy, after[strategy]),
         )
 
     def accept(self, entry: LedgerEntry, moved: Moved, reached_at: datetime) -> None:
         """Change the rows as the entry does."""
         day = day_of(reached_at)
-        self.balances |= moved.balances
-        self.changed_balances |= moved.balances.keys()
-        self.day_balances |= {(key, day): amount for key, amount in moved.balances.items()}
-        self.holdings |= moved.holdings
-        self.changed_holdings |= moved.holdings.keys()
-        self.day_holdings |= {(key, day): holding for key, holding in moved.holdings.items() if key[1] == WHOLE_ACCOUNT}
+        for balance, amount in moved.balances.items():
+            self.balances[balance] = amount
+            self.changed_balances.add(balance)
+            self.day_balances[balance, day] = amount
+        for of, holding in moved.holdings.items():
+            self.holdings[of] = holding
+            self.changed_holdings.add(of)
+            if of[1] == WHOLE_ACCOUNT:
+                self.day_holdings[of, day] = holding
         for key, result in results_of(entry, day):
             self.results[key] = self.results.get(key, Result()) + result
+
+
+def _realised(before: Holding | None, after: Holding) -> Decimal:
+    if before is None:
+        return after.realised_pnl
+    if after.realised_pnl is before.realised_pnl:
+        return ZERO
+    return canonical(EXACT.subtract(after.realised_pnl, before.realised_pnl))
 
 
 def change_of(before: Holding | None, after: Holding | None) -> tuple[Decimal, Decimal]:

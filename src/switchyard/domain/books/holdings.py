@@ -186,14 +186,18 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     def __add__(self, other: "Result") -> "Result":
         return Result(
-            realised=canonical(EXACT.add(self.realised, other.realised)),
-            strategy_realised=canonical(EXACT.add(self.strategy_realised, other.strategy_realised)),
-            fees=canonical(EXACT.add(self.fees, other.fees)),
+            realised=_sum(self.realised, other.realised),
+            strategy_realised=_sum(self.strategy_realised, other.strategy_realised),
+            fees=_sum(self.fees, other.fees),
             fills=self.fills + other.fills,
         )
 
     def __bool__(self) -> bool:
         return bool(self.realised or self.strategy_realised or self.fees or self.fills)
+
+
+def _sum(amount: Decimal, other: Decimal) -> Decimal:
+    return canonical(EXACT.add(amount, other)) if other else amount
 
 
 def day_of(reached_at: datetime) -> date:

@@ -431,9 +431,12 @@ def touched(events: Iterable[ReadEvent], orders: Mapping[OrderId, BookedOrder]) 
                 entries.add(entry_id_of(order, fact.report))
                 holdings.add((account, WHOLE_ACCOUNT, order.symbol, order.currency))
                 holdings.add((account, order.strategy or "", order.symbol, order.currency))
-                balances |= {(account, name, order.symbol) for name in ("position", "position_clearing")}
-                balances |= {(account, name, order.currency) for name in ("cash", "trading")}
-                balances |= {(account, name, fee_currency) for name in ("cash", "fees")}
+                balances.add((account, "position", order.symbol))
+                balances.add((account, "position_clearing", order.symbol))
+                balances.add((account, "cash", order.currency))
+                balances.add((account, "trading", order.currency))
+                balances.add((account, "cash", fee_currency))
+                balances.add((account, "fees", fee_currency))
             case Revised():
                 if (order := known.get(fact.order_id)) is not None:
                     # Its positions and other balances are those of the entry that it revises: see `touched_by`.

@@ -13,8 +13,9 @@ DROP VIEW IF EXISTS append_group; -- drops its trigger too
 
 CREATE VIEW append_group AS
 SELECT
-    NULL AS events, NULL AS new_orders, NULL AS changed_orders, NULL AS new_outbox, NULL AS changed_outbox, NULL AS begun,
-    NULL AS new_keys, NULL AS keys, NULL AS positions, NULL AS new_executions, NULL AS checked_executions,
+    NULL AS events, NULL AS data, NULL AS digests, NULL AS plain_orders, NULL AS new_orders, NULL AS changed_orders,
+    NULL AS plain_outbox, NULL AS new_outbox, NULL AS changed_outbox, NULL AS begun,
+    NULL AS plain_keys, NULL AS new_keys, NULL AS keys, NULL AS positions, NULL AS new_executions, NULL AS checked_executions,
     NULL AS cursors, NULL AS results, NULL AS new_kills, NULL AS kills, NULL AS kill_orders,
     NULL AS group_id, NULL AS outcomes, NULL AS seq, NULL AS hash, NULL AS at, NULL AS delete_groups_before,
     NULL AS seen_epoch, NULL AS seen_seq, NULL AS seen_hash;
@@ -33,56 +34,73 @@ BEGIN
         SELECT 1 FROM jsonb_each(NEW.new_keys) AS new CROSS JOIN idempotency_keys AS stored
         ON (stored.account_id, stored.operation, stored.idempotency_key)
             = (new.value->>0, new.value->>1, new.value->>2)
+    ) OR EXISTS (
+        SELECT 1 FROM jsonb_each(NEW.plain_keys) AS new CROSS JOIN idempotency_keys AS stored
+        ON (stored.account_id, stored.operation, stored.idempotency_key)
+            = (new.value->>0, new.value->>1, new.value->>2)
     );
 
     -- An attempt that begins with its order must not pass those that wait in its lane, and no venue has reported on the
     -- order before.
     SELECT RAISE(ABORT, 'early attempt') WHERE EXISTS (
+        SELECT 1 FROM outbox_orders WHERE status IN ('queued', 'failed') AND kind = 'new'
+    ) AND EXISTS (
         SELECT 1 FROM jsonb_each(NEW.begun) AS new CROSS JOIN outbox_orders AS waiting
         ON waiting.lane = new.value->>0 AND waiting.status IN ('queued', 'failed') AND waiting.kind = 'new'
     ) OR EXISTS (
+        SELECT 1 FROM executions WHERE stray_client_order_id IS NOT NULL
+    ) AND EXISTS (
         SELECT 1 FROM jsonb_each(NEW.begun) AS new CROSS JOIN executions AS stray
         ON stray.stray_client_order_id BETWEEN new.value->>1 AND new.value->>2
     );
 
-    INSERT INTO events ({events.columns})
-    SELECT {events.values} FROM jsonb_each(NEW.events);
+    -- The events are numbered from the one after the head.
+    INSERT INTO events (seq, epoch, at, type, account_id, order_id, data, digest)
+    SELECT
+        NEW.seen_seq + 1 + key, NEW.seen_epoch, NEW.at, value->>0, value->>1, value->>2,
+        CAST(substr(NEW.data, value->>3, value->>4) AS TEXT), substr(NEW.digests, 1 + 32 * key, 32)
+    FROM jsonb_each(NEW.events);
 
     -- First versions have no ON CONFLICT clause: a unique index rejects one that exists already.
-    INSERT INTO orders ({orders.first_columns})
-    SELECT {orders.first_values} FROM jsonb_each(NEW.new_orders);
+    INSERT INTO orders ({orders.plain_columns})
+    SELECT {orders.plain_values} FROM jsonb_each(NEW.plain_orders);
 
-    -- `WHERE true`, here and below, tells the parser that ON CONFLICT belongs to the INSERT and not to a join.
     INSERT INTO orders ({orders.columns})
-    SELECT {orders.values} FROM jsonb_each(NEW.changed_orders) WHERE true
-    ON CONFLICT ({orders.key}) DO UPDATE SET {orders.updates};
+    SELECT {orders.values} FROM jsonb_each(NEW.new_orders);
 
-    INSERT INTO outbox_orders ({outbox_orders.first_columns})
-    SELECT {outbox_orders.first_values} FROM jsonb_each(NEW.new_outbox);
+    UPDATE orders SET {orders.changed}
+    FROM (SELECT {orders.changes} FROM jsonb_each(NEW.changed_orders)) AS new
+    WHERE orders.order_id = new.order_id;
+
+    INSERT INTO outbox_orders ({outbox_orders.plain_columns})
+    SELECT {outbox_orders.plain_values} FROM jsonb_each(NEW.plain_outbox);
 
     INSERT INTO outbox_orders ({outbox_orders.columns})
-    SELECT {outbox_orders.values} FROM jsonb_each(NEW.changed_outbox) WHERE true
-    ON CONFLICT ({outbox_orders.key}) DO UPDATE SET {outbox_orders.updates};
+    SELECT {outbox_orders.values} FROM jsonb_each(NEW.new_outbox);
+
+    UPDATE outbox_orders SET {outbox_orders.changed}
+    FROM (SELECT {outbox_orders.changes} FROM jsonb_each(NEW.changed_outbox)) AS new
+    WHERE (outbox_orders.order_id, outbox_orders.kind, outbox_orders.number) = (new.order_id, new.kind, new.number);
+
+    INSERT INTO idempotency_keys ({idempotency_keys.plain_columns})
+    SELECT {idempotency_keys.plain_values} FROM jsonb_each(NEW.plain_keys);
 
     INSERT INTO idempotency_keys ({idempotency_keys.columns})
     SELECT {idempotency_keys.values} FROM jsonb_each(NEW.new_keys);
 
+    -- `WHERE true`, here and below, tells the parser that ON CONFLICT belongs to the INSERT and not to a join.
     INSERT INTO idempotency_keys ({idempotency_keys.columns})
     SELECT {idempotency_keys.values} FROM jsonb_each(NEW.keys) WHERE true
     ON CONFLICT ({idempotency_keys.key}) DO UPDATE SET {idempotency_keys.updates};
 
-    -- The result of an order that ended, where the key still belongs to that order. CROSS JOIN fixes the join order: one
-    -- index lookup for each result.
-    INSERT INTO idempotency_keys ({idempotency_keys.columns})
-    SELECT
-        key.account_id, key.operation, key.idempotency_key, key.generation, key.order_id, key.request_digest,
-        key.created_at, key.expires_at, result.status, result.http_status, result.response_payload_json,
-        result.result_digest, key.version + 1
+    -- The result of an order that ended, where the key still belongs to that order.
+    UPDATE idempotency_keys
+    SET {key_results.changed}, version = version + 1
     FROM (SELECT {key_results.values} FROM jsonb_each(NEW.results)) AS result
-    CROSS JOIN idempotency_keys AS key ON (key.account_id, key.operation, key.idempotency_key, key.order_id)
-        = (result.account_id, result.operation, result.idempotency_key, result.order_id)
-    WHERE true
-    ON CONFLICT ({idempotency_keys.key}) DO UPDATE SET {idempotency_keys.updates};
+    WHERE (
+        idempotency_keys.account_id, idempotency_keys.operation, idempotency_keys.idempotency_key,
+        idempotency_keys.order_id
+    ) = (result.account_id, result.operation, result.idempotency_key, result.order_id);
 
     INSERT INTO positions ({positions.columns})
     SELECT {positions.values} FROM jsonb_each(NEW.positions) WHERE true
