@@ -518,7 +518,7 @@ class Metrics:
             ["venue"],
             registry=registry,
         )
-        self.group_size = Histogram(
+        self.group_size = PlainHistogram(
             "journal_group_size",
             "Changes per group commit",
             buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
