@@ -259,12 +259,13 @@ class Wake:
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self._is_notified = False
+        self.is_notified = False
+        """Whether the next wait, or the present one, returns at once."""
 
     def notify(self) -> None:
         """Wake the waiting stage, or let its next wait return at once."""
-        if not self._is_notified:
-            self._is_notified = True
+        if not self.is_notified:
+            self.is_notified = True
             self._event.set()
 
     async def wait(self, seconds: float) -> None:
@@ -272,5 +273,5 @@ class Wake:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()
-        self._is_notified = False
+        self.is_notified = False
         self._event.clear()

@@ -442,8 +442,11 @@ class Metrics:
         self.window_rejects = new.counter(
             "admission_rejects_total", "New orders rejected after they waited to be accepted", "venue"
         )
-        self.group_size = new.histogram(
-            "journal_group_size", "Changes per group commit", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+        self.group_size = PlainHistogram(
+            "journal_group_size",
+            "Changes per group commit",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+            registry=new,
         )
         self.accept_to_sent = LatencyMax(
             "gateway_accept_to_sent_latency_ms", "Time from accept to the venue's response", new

@@ -246,7 +246,8 @@ class Sequencer:
         self._deferred = 0
         self._arrived.set()
         for wake in self._wakes:
-            wake.notify()
+            if not wake.is_notified:
+                wake.notify()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("sequencer_failed", error=repr(error))
             self._on_broken(repr(error))

@@ -6,7 +6,7 @@ its own cursor. Reports that came with an answer are settled with it; gaps in a 
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 
 import structlog
@@ -145,6 +145,7 @@ class Recorder:
         amends: LostAmends | None = None,
     ) -> None:
         self._trading_day = trading_day
+        self._day: tuple[datetime | None, date | None] = None, None
         self._copies = copies
         self._venue = venue
         self._journal = journal
@@ -260,6 +261,8 @@ class Recorder:
         """Apply reports, each once; returns how many changed an order."""
         everything = reports
         reports = await self.inline.others(reports)
+        if not reports and not self.amends.is_restored and not self.revisions.may_wait:
+            return 0  # all of them came with answers
         reports, states = await (self._located(reports) if confirmed else self._ends.of(reports))
         if any(state.order.venue != self._venue.name for state in states.values()):
             states = await self._reread(states)
@@ -458,7 +461,9 @@ class Recorder:
 
     def _decision(self, report: ExecutionReport, order: Order, now: datetime) -> Decision:
         position, total = (order.account_id, order.symbol), (order.account_id, ACCOUNT_TOTAL)
-        day = None if self._trading_day is None else self._trading_day.of(now)
+        if now is not self._day[0] and self._trading_day is not None:
+            self._day = now, self._trading_day.of(now)  # once for the reports of a page
+        day = self._day[1]
 
         def decision(state: OrderState, held: Positions) -> Change | None:
             if is_known_end(report, state.order):

@@ -198,7 +198,8 @@ class DuplicateRate:
         # A ring of counts: slot number n is at index n modulo SLOTS.
         self._orders = [0] * SLOTS
         self._duplicates = [0] * SLOTS
-        self._slot = self._current_slot()
+        # Monotonic, so that a step of the wall clock neither drops duplicates nor counts old ones again.
+        self._slot = int(clock.monotonic() // SLOT_SECONDS)
         self._alarm_slot: int | None = None
 
     def record(self, *, is_duplicate: bool) -> HighDuplicateRate | None:
@@ -227,16 +228,12 @@ class DuplicateRate:
 
     def _clear_old_slots(self) -> None:
         """Set the slots to zero that have left the window since the last call."""
-        current = self._current_slot()
+        current = int(self._clock.monotonic() // SLOT_SECONDS)
         if current == self._slot:
             return
         for slot in range(max(self._slot + 1, current - SLOTS + 1), current + 1):
             self._orders[slot % SLOTS] = self._duplicates[slot % SLOTS] = 0
         self._slot = current
-
-    def _current_slot(self) -> int:
-        # Monotonic, so that a step of the wall clock neither drops duplicates nor counts old ones again.
-        return int(self._clock.monotonic() // SLOT_SECONDS)
 
 
 class DuplicateWatch:

@@ -76,7 +76,7 @@ class InlineFirstSend:
     def begin(self, changes: Sequence[tuple[Change, bool]]) -> list[Change | None]:
         """For each change of a group the change with its first attempt; none where no attempt begins with it."""
         begun: list[Change | None] = [None] * len(changes)
-        if not self._is_on or not any(may_begin for _, may_begin in changes):
+        if not self._is_on or True not in [may_begin for _, may_begin in changes]:
             return begun
         free = self._sends.free_by_venue(self._sendable())
         slots, usable = self._sends.free, self._lanes.usable()
