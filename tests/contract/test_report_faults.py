@@ -312,6 +312,17 @@ async def test_report_numbers_that_start_again_are_followed_from_the_start(harne
     assert (cursor.seq, cursor.hash) == (0, "1")
 
 
+@pytest.mark.parametrize(("seq", "text"), [(1, ""), (0, "1")])
+async def test_reports_are_read_on_from_the_stored_cursor_also_from_that_of_an_earlier_version(
+    harness: RecorderHarness, seq: int, text: str
+) -> None:
+    states = await harness.orders(an_accept(), an_accept())
+    await harness.commit(Change(cursors=(Cursor(name=f"venue:{VENUE}", epoch=0, seq=seq, hash=text),)))
+    harness.venue.script = fills(states, "10")
+    assert await harness.recorder.run_once() == 1
+    assert [(await harness.state(state)).order.filled_qty for state in states] == [0, TEN]
+
+
 async def test_an_execution_id_of_a_stray_is_not_taken_from_it(harness: RecorderHarness) -> None:
     """Otherwise the stray's client order id would be forgotten, and its key, if repeated, sent."""
     [known] = await harness.orders(an_accept())

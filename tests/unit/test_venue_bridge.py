@@ -440,6 +440,7 @@ async def test_a_page_of_reports_keeps_its_cursor_and_its_unreadable_reports(ove
     "page",
     [
         Page(reports=[], cursor="c" * 1_025),
+        Page(reports=[], cursor="c\0"),
         Page(reports=[a_report(qty="many")], cursor="c"),
         Page(reports=["a report"], cursor="c"),  # type: ignore[list-item]
         None,

@@ -327,8 +327,8 @@ class Bridge:
         """Return the next execution reports; raises VenueUnavailable."""
         try:
             page = await self.adapter.reports(after, limit, self._wire())
-            if len(page.cursor) > CURSOR_LENGTH_MAX:
-                raise ValueError(f"its cursor exceeds {CURSOR_LENGTH_MAX} characters")
+            if len(page.cursor) > CURSOR_LENGTH_MAX or not page.cursor.isprintable():
+                raise ValueError(f"its cursor is not printable, or exceeds {CURSOR_LENGTH_MAX} characters")
             reports = [self._execution_report(each) for each in page.reports if not isinstance(each, Unreadable)]
             unreadable = [_unreadable_report(each) for each in page.reports if isinstance(each, Unreadable)]
         except Exception as error:

@@ -290,7 +290,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     reports: Sequence[Report | Unreadable]
     cursor: str
-    """Where the next page begins: opaque, at most 1,024 characters, stored with what the reports changed."""
+    """Where the next page begins: opaque, printable, at most 1,024 characters, stored with what the reports changed."""
     restarted: bool = False
     """Whether the venue's numbering has started again, so that everything is read anew."""
 

@@ -215,7 +215,9 @@ class Recorder:
         """
         if not self._knows_cursor:
             cursor = await self._journal.cursor(self._cursor_name)
-            self._after = None if cursor is None else cursor.hash or None
+            if cursor is not None:
+                # Earlier versions stored the number of the last report.
+                self._after = cursor.hash or (str(cursor.seq) if cursor.seq else None)
             self._knows_cursor = True
             await self.revisions.read_mark()
         if self._ends.is_waiting:
