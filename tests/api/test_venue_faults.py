@@ -234,9 +234,7 @@ async def test_the_same_faults_apply_to_a_cancel(simulator: VenueProcess, venue:
     assert await venue.cancel(resting) == bare(accepted)
 
 
-async def reported(
-    simulator: VenueProcess, venue: Bridge, orders: list[Order], count: int
-) -> list[VenueClientOrderId]:
+async def reported(simulator: VenueProcess, venue: Bridge, orders: list[Order], count: int) -> list[VenueClientOrderId]:
     """Send the orders and return the client order ids of the next reports, in order."""
     after = len(simulator.events("report"))
     for order in orders:

@@ -28,6 +28,7 @@ from switchyard.entrypoints.cli import (
     strategies,
     top,
     trading,
+    venues,
     watch,
 )
 from switchyard.entrypoints.cli.demo import command as demo
@@ -49,6 +50,7 @@ explain.register(app)
 exposure.register(app)
 watch.register(app)
 market.register(app)
+venues.register(app)
 doctor.register(app)
 canary.register(app)
 demo.register(app)

@@ -1,4 +1,4 @@
-"""`instruments`, `quotes` and `venues`: commands that show a gateway's catalogue, market and venues."""
+"""`instruments` and `quotes`: commands that show a gateway's catalogue and market."""
 
 import asyncio
 from decimal import Decimal
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from switchyard.domain.market.health import VenueState
 from switchyard.domain.market.instruments import Instrument
 from switchyard.domain.market.quotes import ListedInstrument, MarketQuote, as_listed
 from switchyard.domain.values import plain
@@ -30,7 +29,7 @@ _WIDE_ONLY = frozenset({"base", "quote"})
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (instruments, quotes, venues):
+    for command in (instruments, quotes):
         app.command()(command)
 
 
@@ -75,54 +74,6 @@ def quotes(
         output.console().print(quote_table(found))
 
 
-def venues(
-    url: UrlOption = None,
-    account: AccountOption = DEFAULT_ACCOUNT,
-    as_json: JsonOption = False,
-) -> None:
-    """Show every venue: whether orders are sent to it, why not, and how it answers."""
-
-    from switchyard.entrypoints.http.transport.auth import HEALTH_SCOPE
-
-    async def load() -> list[VenueState]:
-        async with connect(url, account, scopes=(HEALTH_SCOPE,)) as client:
-            return await client.venues()
-
-    found = asyncio.run(load())
-    if as_json:
-        output.print_json(found)
-    else:
-        console = output.console()
-        console.print(venue_table(found))
-        for each in found:
-            if each.reason is not None:
-                console.print(f"{each.venue}: {each.reason}", markup=False, highlight=False)
-
-
-def venue_table(found: list[VenueState]) -> "Table":
-    """A table of venues."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("Venue", "Kind", "State", "Breaker"):
-        table.add_column(name)
-    for name in ("Faults", "Rate/s", "Latency", "Rejects"):
-        table.add_column(name, justify="right")
-    for each in found:
-        table.add_row(
-            Text(each.venue),
-            each.kind,
-            each.state,
-            (each.breaker or "-").replace("_", " "),
-            _cell(each.faults),
-            _cell(each.rate_per_sec),
-            "-" if each.latency_ms is None else f"{each.latency_ms:.1f} ms",
-            "-" if each.reject_rate is None else f"{each.reject_rate:.0%}",
-        )
-    return table
-
-
 def instrument_table(listed: list[ListedInstrument], *, wide: bool) -> "Table":
     """A table of instruments; unless `wide`, without the properties that no instrument sets."""
     from rich.table import Table
@@ -139,7 +90,7 @@ def instrument_table(listed: list[ListedInstrument], *, wide: bool) -> "Table":
         is_amount = any(isinstance(getattr(each, name), Decimal) for each in listed)
         table.add_column(name.replace("_", " ").capitalize(), justify="right" if is_amount else "left")
     for each in listed:
-        table.add_row(*(Text(_cell(getattr(each, name))) for name in names))
+        table.add_row(*(Text(cell(getattr(each, name))) for name in names))
     return table
 
 
@@ -159,7 +110,8 @@ def quote_table(found: list[MarketQuote]) -> "Table":
     return table
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value of a table; `-` for none."""
     if value is None:
         return "-"
     return plain(value) if isinstance(value, Decimal) else str(value)
