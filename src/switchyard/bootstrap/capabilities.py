@@ -13,7 +13,7 @@ from switchyard.ports.venue import Capabilities
 from switchyard.settings import VenueSettings
 from switchyard.settings.table import VENUE_SETTINGS
 from switchyard.venue.interface import Descriptor
-from switchyard.venue.kinds import load_kind
+from switchyard.venue.kinds import installed_kinds, load_kind
 
 
 def setting_of(name: str, settings: VenueSettings) -> str:
@@ -45,6 +45,15 @@ _LOCAL: Final[Mapping[str, Descriptor]] = {
 def descriptor_of(settings: VenueSettings) -> Descriptor:
     """What is known about the venue's kind; raises SettingError for a kind that is not installed."""
     return _LOCAL.get(settings.kind) or load_kind(settings.kind, setting_of("URL", settings)).descriptor
+
+
+def known_kinds() -> dict[str, tuple[Descriptor, str]]:
+    """Every kind that can be opened, with the distribution that it comes from; raises SettingError."""
+    known = {kind: (descriptor, "switchyard") for kind, descriptor in sorted(_LOCAL.items())}
+    for name, point in sorted(installed_kinds().items()):
+        source = "unknown" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+        known[name] = (load_kind(name, "VENUE_URL_").descriptor, source)
+    return known
 
 
 def is_remote(settings: VenueSettings) -> bool:

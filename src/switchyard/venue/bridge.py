@@ -400,6 +400,7 @@ class Bridge:
     async def _sent(self, message: Message, other_ids: Collection[str], wire: HttpWire) -> SendOutcome:
         """Send a message and return its outcome; the order has `other_ids` at the venue too."""
         answer: Answer | None = None
+        wire.carries_message = True
         try:
             async with asyncio.timeout(SEND_LIMIT.total_seconds()):
                 answer = await self.adapter.send(message, wire)

@@ -119,6 +119,8 @@ class HttpWire:
         self._on_departure = on_departure
         self._believes_denials = believes_denials
         self._is_alone = is_alone
+        self.carries_message = False
+        """Whether the call is about a message, so that what changes something must go through `send`."""
         self._must_be_sure = must_be_sure
         self.departed = False
         """Whether a byte of the message may have left."""
@@ -167,6 +169,9 @@ class HttpWire:
 
     async def ask(self, request: Request, read: Callable[[Response], _T]) -> _T:
         """Ask the venue something; raises NoAnswer."""
+        if self.carries_message and request.method != "GET":
+            # A message that left this way would count as never sent.
+            raise NoAnswer(f"an adapter must send a {request.method} of a message with `send`")
         asked_at = self._clock.monotonic()
 
         def must_be_sure(status: int, headers: Mapping[str, str], body: bytes) -> bool:

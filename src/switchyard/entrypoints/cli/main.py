@@ -25,6 +25,7 @@ from switchyard.entrypoints.cli import (
     strategies,
     top,
     trading,
+    venues,
 )
 from switchyard.entrypoints.cli.demo import command as demo
 
@@ -42,6 +43,7 @@ simulator.register(app)
 trading.register(app)
 account.register(app)
 market.register(app)
+venues.register(app)
 doctor.register(app)
 canary.register(app)
 demo.register(app)

@@ -1,4 +1,4 @@
-"""`instruments`, `quotes` and `venues`: commands that show a gateway's catalogue, market and venues."""
+"""`instruments` and `quotes`: commands that show a gateway's catalogue and market."""
 
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from switchyard.domain.market.health import VenueState
 from switchyard.domain.market.instruments import Instrument
 from switchyard.domain.market.quotes import ListedInstrument, MarketQuote, as_listed
 from switchyard.domain.values import plain
@@ -32,7 +31,7 @@ _WIDE_ONLY = frozenset({"base", "quote"})
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (instruments, quotes, venues):
+    for command in (instruments, quotes):
         app.command()(command)
 
 
@@ -72,41 +71,6 @@ def quotes(
         output.console().print(quote_table(found))
 
 
-def venues(
-    url: UrlOption = None,
-    account: AccountOption = DEFAULT_ACCOUNT,
-    as_json: JsonOption = False,
-) -> None:
-    """Show every venue: whether orders are sent to it, why not, and how it answers."""
-    from switchyard.entrypoints.http.transport.auth import HEALTH_SCOPE
-
-    found = asked(url, account, lambda client: client.venues(), scopes=(HEALTH_SCOPE,))
-    if as_json:
-        output.print_json(found)
-    else:
-        console = output.console()
-        console.print(venue_table(found))
-        for each in found:
-            if each.reason is not None:
-                console.print(f"{each.venue}: {each.reason}", markup=False, highlight=False)
-
-
-def venue_table(found: list[VenueState]) -> "Table":
-    """A table of venues."""
-    figures = ("Faults", "Rate/s", "Latency", "Rejects")
-    rows = (
-        (
-            *(each.venue, each.kind, each.state, (each.breaker or "-").replace("_", " ")),
-            _cell(each.faults),
-            _cell(each.rate_per_sec),
-            "-" if each.latency_ms is None else f"{each.latency_ms:.1f} ms",
-            "-" if each.reject_rate is None else f"{each.reject_rate:.0%}",
-        )
-        for each in found
-    )
-    return output.table(("Venue", "Kind", "State", "Breaker", *figures), rows, right=figures)
-
-
 def instrument_table(listed: list[ListedInstrument], *, wide: bool) -> "Table":
     """A table of instruments; unless `wide`, without the properties that no instrument sets."""
     defaults = msgspec.structs.asdict(Instrument(symbol=""))
@@ -117,7 +81,7 @@ def instrument_table(listed: list[ListedInstrument], *, wide: bool) -> "Table":
     ]
     titles = {name: name.replace("_", " ").capitalize() for name in names}
     amounts = [titles[name] for name in names if any(isinstance(getattr(each, name), Decimal) for each in listed)]
-    rows = ([_cell(getattr(each, name)) for name in names] for each in listed)
+    rows = ([cell(getattr(each, name)) for name in names] for each in listed)
     return output.table(titles.values(), rows, right=amounts)
 
 
@@ -131,7 +95,8 @@ def quote_table(found: list[MarketQuote]) -> "Table":
     return output.table(("Symbol", "Venue", *figures), rows, right=figures)
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """A value of a table; `-` for none."""
     if value is None:
         return "-"
     return plain(value) if isinstance(value, Decimal) else str(value)

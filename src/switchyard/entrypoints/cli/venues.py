@@ -1,0 +1,183 @@
+"""`venues`: the state of the configured venues, the kinds that can be opened, and what an adapter declares."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from switchyard.domain.errors import SettingError
+from switchyard.domain.market.health import VenueState
+from switchyard.entrypoints.cli import output
+from switchyard.entrypoints.cli.connection import DEFAULT_ACCOUNT, AccountOption, JsonOption, UrlOption, asked
+from switchyard.entrypoints.cli.market import cell
+from switchyard.ports.venue import Capabilities
+from switchyard.venue.interface import Descriptor
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+app = typer.Typer(
+    help="Show every venue: whether orders are sent to it, why not, and how it answers; and what venues can be opened.",
+    invoke_without_command=True,
+)
+KindArgument = Annotated[str, typer.Argument(metavar="KIND", help="As in VENUE_URL_<VENUE>: http, paper, …")]
+
+
+def register(parent: typer.Typer) -> None:
+    """Add the commands."""
+    parent.add_typer(app, name="venues")
+
+
+@app.callback()
+def venues(
+    context: typer.Context,
+    url: UrlOption = None,
+    account: AccountOption = DEFAULT_ACCOUNT,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every venue: whether orders are sent to it, why not, and how it answers; and what venues can be opened."""
+    if context.invoked_subcommand is not None:
+        return
+    from switchyard.entrypoints.http.transport.auth import HEALTH_SCOPE
+
+    found = asked(url, account, lambda client: client.venues(), scopes=(HEALTH_SCOPE,))
+    if as_json:
+        output.print_json(found)
+        return
+    console = output.console()
+    console.print(venue_table(found))
+    for each in found:
+        if each.reason is not None:
+            console.print(f"{each.venue}: {each.reason}", markup=False, highlight=False)
+
+
+@app.command("list")
+def list_kinds(as_json: JsonOption = False) -> None:
+    """List the kinds of venues that can be opened here: those of Switchyard, and those of installed adapters."""
+    from switchyard.bootstrap.capabilities import known_kinds
+
+    known = known_kinds()
+    if as_json:
+        output.print_json({kind: {"title": found.title, "source": source} for kind, (found, source) in known.items()})
+        return
+    rows = [(kind, source, found.title) for kind, (found, source) in known.items()]
+    output.console().print(output.table(("Kind", "From", "Title"), rows))
+
+
+@app.command()
+def describe(kind: KindArgument, as_json: JsonOption = False) -> None:
+    """Describe a kind of venue: what it guarantees, what follows for an order in doubt, and the sources."""
+    from switchyard.bootstrap.capabilities import known_kinds
+
+    known = known_kinds()
+    if kind not in known:
+        raise SettingError("KIND", f"{kind!r} is not installed; known: {', '.join(known)}")
+    descriptor, source = known[kind]
+    if as_json:
+        output.print_json(descriptor)
+        return
+    console = output.console()
+    for line in described(descriptor, source):
+        console.print(line, markup=False, highlight=False)
+
+
+def described(descriptor: Descriptor, source: str) -> list[str]:
+    """The descriptor in words."""
+    lines = [f"{descriptor.kind}: {descriptor.title} (from {source})", ""]
+    if descriptor.states_rules:
+        lines += [
+            "A protocol, not a venue: it guarantees nothing by itself. The operator states the broker's rules in "
+            "settings such as VENUE_DEDUPE_, VENUE_LOOKUP_ and VENUE_WINDOW_SEC_. If none held, this would follow:",
+            "",
+        ]
+    lines += [f"- {sentence}" for sentence in _guarantees(descriptor.capabilities)]
+    lines += ["", "An order whose send had an unclear outcome:", f"- {_doubt(descriptor)}"]
+    for title, is_secret, setting in (("Options", False, "VENUE_OPTIONS_"), ("Secrets", True, "VENUE_SECRETS_")):
+        options = [option for option in descriptor.options if option.is_secret == is_secret]
+        if options:
+            lines += ["", f"{title} ({setting}<VENUE>):"]
+        for option in options:
+            notes = [
+                *(["required"] if option.is_required else []),
+                *([f"one of {', '.join(option.choices)}"] if option.choices else []),
+                *([f"default {option.default}"] if option.default else []),
+            ]
+            note = f" ({'; '.join(notes)})" if notes else ""
+            lines.append(f"- {option.name}{note}: {option.text}")
+    if descriptor.codes:
+        lines += ["", "Codes that decide; every other answer than an acceptance is doubt:"]
+        lines += [f"- {code}: {meaning.replace('_', ' ')}" for code, meaning in sorted(descriptor.codes.items())]
+    if descriptor.sources:
+        lines += ["", "Sources:"]
+    for each in descriptor.sources:
+        lines.append(f"- {each.claim}: {each.source} ({each.evidence}, {each.read_on:%Y-%m-%d})")
+    return lines
+
+
+def _guarantees(found: Capabilities) -> list[str]:
+    dedupe = {
+        "permanent": "A client order id is never executed twice.",
+        "ttl": f"A client order id is not executed twice within {_time(found.dedupe_ttl)}.",
+        "while_open": "A client order id is not executed twice while its first order is open.",
+        "none": "A repeated client order id is executed again.",
+    }
+    lookup = {
+        "all": "Orders are found by client order id, closed ones too.",
+        "open": "Only open orders are found by client order id.",
+        "none": "Orders cannot be found by client order id.",
+    }
+    window = found.acceptance_window
+    sentences = [dedupe[found.dedupe], lookup[found.lookup]]
+    if window is None:
+        sentences.append("It is not documented how long after a send an order may still appear.")
+    else:
+        sentences.append(f"An order appears within {_time(window)} after a send, or never.")
+    if found.request_expiry:
+        sentences.append("A request that arrives after that time is rejected by the venue itself.")
+    amend = {
+        "in_place": "An open order is amended in place.",
+        "cancel_replace": "An amend ends the order and puts a new one in its place.",
+        "none": "Orders cannot be amended.",
+    }
+    sentences.append(amend[found.amend])
+    sentences.append(f"Execution ids are unique per {found.execution_ids}.")
+    kinds = f"{', '.join(sorted(found.kinds.types))}; {', '.join(sorted(found.kinds.times_in_force))}"
+    sentences.append(f"Orders: {kinds}.")
+    if found.reduce_only:
+        sentences.append("Orders that close a position are sent as reduce-only.")
+    if found.cancel_all:
+        sentences.append("All open orders can be cancelled with one request.")
+    return sentences
+
+
+def _doubt(descriptor: Descriptor) -> str:
+    found = descriptor.capabilities
+    if descriptor.in_process:
+        return "cannot outlive this process: after a restart the venue itself has the answer."
+    if found.dedupe == "permanent":
+        return "is sent again under the same id, which the venue recognises."
+    if found.proves_absence:
+        return "is looked up, and sent again only once the venue has shown that it can no longer arrive."
+    if found.lookup != "none":
+        return "is looked up; if the venue does not show it, it is never sent again: a report or a person decides."
+    return "is never sent again: a report or a person decides."
+
+
+def _time(found: timedelta | None) -> str:
+    return "an unknown time" if found is None else f"{found.total_seconds():g} s"
+
+
+def venue_table(found: list[VenueState]) -> "Table":
+    """A table of venues."""
+    figures = ("Faults", "Rate/s", "Latency", "Rejects")
+    rows = (
+        (
+            *(each.venue, each.kind, each.state, (each.breaker or "-").replace("_", " ")),
+            cell(each.faults),
+            cell(each.rate_per_sec),
+            "-" if each.latency_ms is None else f"{each.latency_ms:.1f} ms",
+            "-" if each.reject_rate is None else f"{each.reject_rate:.0%}",
+        )
+        for each in found
+    )
+    return output.table(("Venue", "Kind", "State", "Breaker", *figures), rows, right=figures)
