@@ -36,10 +36,9 @@ log = structlog.get_logger()
 
 def log_moved(before: OutboxRow, after: OutboxRow, order: Order) -> None:
     """Log a row's step: one line for every send, after its outcome was committed."""
-    logger = log.bind()
-    if not logger.is_enabled_for(logging.INFO):
+    if not log.bind().is_enabled_for(logging.INFO):
         return  # making the fields costs more than asking
-    logger.info(
+    log.info(
         "outbox_row_moved",
         outbox_id=after.outbox_id,
         status_from=before.status,
