@@ -157,7 +157,8 @@ def test_an_order_in_doubt_that_moves_is_noticed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(MemoryQueries, "never_sent", waiting)
     for place in ("switchyard.domain.decisions.may_move", "switchyard.domain.decisions.attempts.may_move"):
         monkeypatch.setattr(place, lambda _: True)
-    assert any(judged(seed) for seed in range(SEEDS - SEEDS_WITH_FAILOVER, SEEDS))
+    # One seed in ten or fifteen comes to such an order: three times as many as the other test has, until one does.
+    assert any(judged(seed) for seed in range(SEEDS - SEEDS_WITH_FAILOVER, SEEDS + 2 * SEEDS_WITH_FAILOVER))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -221,6 +221,15 @@ async def test_a_message_is_sent_once_however_often_the_adapter_sends_it(over: C
         assert script.asked == ["/order"]
 
 
+async def test_a_message_leaves_only_through_send_so_that_its_departure_is_known(over: Callable[..., Bridge]) -> None:
+    async def by_asking(message: Message, wire: Wire) -> Answer:
+        return await wire.ask(REQUEST, read)
+
+    script = Script()
+    assert await over(script, by_asking).submit(ORDER) == Unsent("VENUE_DOWN", "the adapter sent nothing")
+    assert script.asked == []
+
+
 async def test_an_adapter_that_raises_is_judged_by_what_had_left(over: Callable[..., Bridge]) -> None:
     async def before(message: Message, wire: Wire) -> Answer:
         raise RuntimeError("a defect")

@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 def log_moved(before: OutboxRow, after: OutboxRow, order: Order) -> None:
     """Log a row's step: one line for every send, after its outcome was committed."""
-    if not log.is_enabled_for(logging.INFO):
+    if not log.bind().is_enabled_for(logging.INFO):
         return  # making the fields costs more than asking
     log.info(
         "outbox_row_moved",
