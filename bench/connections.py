@@ -16,11 +16,11 @@ import uvloop
 
 from bench.percentiles import percentile
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.venue.transport import Pool
 from switchyard.adapters.venues.http.adapter import http_venue
-from switchyard.venue.bridge import SENDS
 from switchyard.domain.ids import VenueName
 from switchyard.ports.venue import Accepted, Capabilities
+from switchyard.venue.bridge import SENDS, Bridge
+from switchyard.venue.transport import Pool
 from tests.support.ports import free_port
 from tests.support.scripted_server import reply
 from tests.support.venue_orders import an_order

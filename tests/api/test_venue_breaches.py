@@ -11,14 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues.http.adapter import FINAL_ERRORS, FinalErrors
-from switchyard.adapters.venues.http.adapter import http_venue
-from switchyard.venue.bridge import Bridge
+from switchyard.adapters.venues.http.adapter import FINAL_ERRORS, FinalErrors, http_venue
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, Ambiguous, Capabilities, VenueRejected, VenueUnavailable
+from switchyard.venue.bridge import Bridge
 from tests.support.polling import until
-from tests.support.venue_orders import by_id, an_order, open_orders, read_reports, unlocated
+from tests.support.venue_orders import an_order, by_id, open_orders, read_reports, unlocated
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.
@@ -157,10 +156,11 @@ async def test_a_damaged_report_stands_among_good_ones(tmp_path: Path, fault: st
         await venue.submit(an_order("two"))
         await simulator.clear_faults()
         await venue.submit(an_order("three"))
-        page = await venue.reports(0, 100)
+        page = await venue.reports(None, 100)
         assert [report.venue_client_order_id for report in page.reports] == ["one", "three"]
-        assert [unreadable.number for unreadable in page.unreadable] == [2]
-        assert page.last_number == 3
+        [unreadable] = page.unreadable
+        assert unreadable.text and unreadable.error
+        assert page.cursor == "3"
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -175,9 +175,9 @@ async def test_report_numbers_may_start_again(tmp_path: Path, is_restarted: bool
             simulator.kill()
             await simulator.start()
         async with adapter(simulator) as venue:
-            page = await venue.reports(3, 100)
+            page = await venue.reports("3", 100)
             assert [report.venue_client_order_id for report in page.reports] == ["four"]
-            assert (page.last_number, page.restarted) == (1, True)
+            assert (page.cursor, page.restarted) == ("1", True)
 
 
 async def test_an_execution_id_may_belong_to_two_orders(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ async def test_reports_and_open_orders_may_fail_while_lookups_answer(tmp_path: P
         await venue.submit(order)
         await simulator.set_faults(reports_5xx=1)
         with pytest.raises(VenueUnavailable):
-            await venue.reports(0, 100)
+            await venue.reports(None, 100)
         assert len(await open_orders(venue)) == 1
         await simulator.set_faults(reports_5xx=0, open_orders_5xx=1)
         with pytest.raises(VenueUnavailable):

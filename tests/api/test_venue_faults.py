@@ -10,7 +10,7 @@ import pytest
 
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.adapter import http_venue
-from switchyard.venue.bridge import RESPONSE_SECONDS, Bridge
+from switchyard.adapters.venues.paper.book import cursor_text
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import (
@@ -22,9 +22,10 @@ from switchyard.ports.venue import (
     VenueRejected,
     VenueUnavailable,
 )
+from switchyard.venue.bridge import RESPONSE_SECONDS, Bridge
 from tests.support.polling import until
 from tests.support.process import run_command
-from tests.support.venue_orders import by_id, an_order, bare, open_orders, read_reports, unlocated
+from tests.support.venue_orders import an_order, bare, by_id, open_orders, read_reports, unlocated
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.
@@ -234,11 +235,9 @@ async def test_the_same_faults_apply_to_a_cancel(simulator: VenueProcess, venue:
     assert await venue.cancel(resting) == bare(accepted)
 
 
-async def reported(
-    simulator: VenueProcess, venue: Bridge, orders: list[Order], count: int
-) -> list[VenueClientOrderId]:
+async def reported(simulator: VenueProcess, venue: Bridge, orders: list[Order], count: int) -> list[VenueClientOrderId]:
     """Send the orders and return the client order ids of the next reports, in order."""
-    after = len(simulator.events("report"))
+    after = cursor_text(len(simulator.events("report")))
     for order in orders:
         await venue.submit(order)
     return [report.venue_client_order_id for report in await read_reports(venue, count, after=after)]
@@ -260,7 +259,7 @@ async def test_reports_may_overtake_each_other(simulator: VenueProcess, venue: B
 
 async def test_a_report_may_be_late(simulator: VenueProcess, venue: Bridge, order: Order) -> None:
     on_time = a_fresh_order()
-    after = len(simulator.events("report"))
+    after = cursor_text(len(simulator.events("report")))
     await simulator.set_faults(late_reports=0.3)
     await venue.submit(order)
     await simulator.set_faults(late_reports=0)
@@ -277,7 +276,7 @@ async def test_a_report_may_be_dropped(simulator: VenueProcess, venue: Bridge, o
     reported_order, resting = a_fresh_order(), a_fresh_order(price=FAR)
     await venue.submit(resting)
     await simulator.set_faults(drop_reports=1)
-    after = len(simulator.events("report"))
+    after = cursor_text(len(simulator.events("report")))
     await venue.submit(order)
     await venue.cancel(resting)
     await simulator.set_faults(drop_reports=0)

@@ -13,13 +13,13 @@ import pytest
 
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.adapter import http_venue
-from switchyard.venue.bridge import Bridge
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders.order import ALL_KINDS
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.ports.venue import Accepted, Capabilities
+from switchyard.venue.bridge import Bridge
 from tests.support.process import run_command
-from tests.support.venue_orders import by_id, an_order, bare, open_orders, read_reports
+from tests.support.venue_orders import an_order, bare, by_id, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.

@@ -10,7 +10,8 @@ from typing import Literal
 import pytest
 from aiohappyeyeballs import AddrInfoType
 
-from switchyard.adapters.venues.http import transport as transport_module
+from switchyard.venue import transport as transport_module
+from switchyard.venue.bridge import RESPONSE_SECONDS
 from switchyard.venue.transport import (
     UNACKNOWLEDGED_SECONDS,
     BrokerResponse,
@@ -21,7 +22,6 @@ from switchyard.venue.transport import (
     Transport,
     _new_socket,
 )
-from switchyard.venue.bridge import RESPONSE_SECONDS
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.scripted_server import Reply, hang_up, never_reply, reply, reset, scripted_server

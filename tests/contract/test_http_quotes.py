@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.adapters.venues.http.quotes import HttpQuotes
-from switchyard.domain.ids import VenueName
 from switchyard.ports.quotes import QuotePage
 from switchyard.ports.venue import VenueUnavailable
+from switchyard.venue.quotes import VenueQuotes
+from tests.support.http_quotes import http_quotes
 from tests.support.ports import free_port
 from tests.support.scripted_server import Reply, hang_up, reply, scripted_server, then_hang_up
 
@@ -22,8 +22,8 @@ HOUR = timedelta(hours=1)
 
 
 @asynccontextmanager
-async def feed(url: str, clock: ManualClock) -> AsyncIterator[HttpQuotes]:
-    quotes = HttpQuotes(VenueName("broker"), url=url, clock=clock)
+async def feed(url: str, clock: ManualClock) -> AsyncIterator[VenueQuotes]:
+    quotes = http_quotes(url, clock)
     await quotes.start()
     try:
         yield quotes

@@ -24,7 +24,7 @@ from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.risk.claims import TradingDay
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRejected, VenueUnavailable
-from tests.support.venue_orders import by_id, DEADLINE_SECONDS, an_order, bare, read_reports
+from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, by_id, read_reports
 
 SIM = VenueName("sim")
 SECOND = timedelta(seconds=1)

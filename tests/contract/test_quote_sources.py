@@ -13,7 +13,6 @@ from switchyard.adapters.files.recorded_quotes import RecordedQuotes
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.adapters.venues.paper.market import PaperQuotes
 from switchyard.domain.ids import VenueName
 from switchyard.domain.market.instruments import Catalogue
@@ -21,6 +20,7 @@ from switchyard.flow.quotes import PolledQuotes
 from switchyard.ports.clock import Clock
 from switchyard.ports.quotes import QuoteSource
 from switchyard.telemetry.metrics import Metrics
+from tests.support.http_quotes import http_quotes
 from tests.support.venue_process import VenueProcess
 
 CSV = "at,symbol,bid,ask\n2025-03-04T09:30:00Z,USDJPY,150.01,150.02\n"
@@ -65,7 +65,7 @@ async def http(folder: Path) -> AsyncIterator[Opened]:
     """The feed of the simulator in its own process, with a clock that is an hour behind."""
     clock = SystemClock()
     simulator = VenueProcess(folder, "--clock-offset", "-3600")
-    feed = HttpQuotes(VenueName("broker"), url=simulator.url, clock=clock)
+    feed = http_quotes(simulator.url, clock)
     try:
         await simulator.start()
         await feed.start()

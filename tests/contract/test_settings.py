@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.bootstrap.venues import reuses_connections
+from switchyard.bootstrap.capabilities import reuses_connections
 from switchyard.domain.errors import SettingError
 from switchyard.entrypoints.cli.reference import settings_page
 from switchyard.settings import jwt_secret, load_settings

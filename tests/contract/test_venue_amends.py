@@ -11,9 +11,7 @@ from msgspec.structs import replace
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues._template import TemplateVenue
 from switchyard.adapters.venues.http.adapter import http_venue
-from switchyard.venue.bridge import Bridge
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.market.instruments import Catalogue
@@ -21,7 +19,8 @@ from switchyard.domain.orders.amends import Amend, Amounts
 from switchyard.domain.orders.keys import AMEND_ORDER
 from switchyard.domain.orders.order import ALL_KINDS
 from switchyard.ports.venue import Accepted, Ambiguous, AmendMode, Capabilities, Venue, VenueAmend, VenueRejected
-from tests.support.venue_orders import by_id, an_order, open_orders, read_reports
+from switchyard.venue.bridge import Bridge
+from tests.support.venue_orders import an_order, by_id, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
 FAR = "1"
@@ -42,7 +41,7 @@ async def venue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield NullVenue(clock=ManualClock(), fills=False)
         case mode:
             simulator = VenueProcess(tmp_path, "--amend", mode)
-            broker = http_venue(simulator, mode)
+            broker = broker_of(simulator, mode)
             try:
                 await simulator.start()
                 await broker.start()
@@ -52,7 +51,7 @@ async def venue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 simulator.close()
 
 
-def http_venue(simulator: VenueProcess, mode: AmendMode) -> Bridge:
+def broker_of(simulator: VenueProcess, mode: AmendMode) -> Bridge:
     capabilities = Capabilities(dedupe="permanent", lookup="all", amend=mode, kinds=ALL_KINDS)
     return http_venue(VenueName("broker"), url=simulator.url, capabilities=capabilities, clock=SystemClock())
 
@@ -186,7 +185,7 @@ async def test_an_amend_survives_a_restart_of_the_paper_exchange(tmp_path: Path)
 
 async def test_a_simulator_that_restarts_keeps_the_order_that_replaced_another(tmp_path: Path) -> None:
     simulator = VenueProcess(tmp_path, "--amend", "cancel_replace")
-    broker, order = http_venue(simulator, "cancel_replace"), an_order("one", price=FAR)
+    broker, order = broker_of(simulator, "cancel_replace"), an_order("one", price=FAR)
     try:
         await simulator.start()
         await broker.start()
@@ -201,8 +200,3 @@ async def test_a_simulator_that_restarts_keeps_the_order_that_replaced_another(t
     finally:
         await broker.close()
         simulator.close()
-
-
-async def test_the_template_rejects_amends() -> None:
-    outcome = await TemplateVenue(VenueName("template")).amend(an_order("one"), an_amend(1, "one"))
-    assert isinstance(outcome, VenueRejected)

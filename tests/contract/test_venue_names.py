@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.adapters.venues.http.adapter import http_venue
-from switchyard.venue.bridge import Bridge
-from switchyard.bootstrap.venues import credentials_of, declared_capabilities, names_at
+from switchyard.bootstrap.capabilities import declared_capabilities
+from switchyard.bootstrap.venues import credentials_of, names_at
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, VenueRejected
 from switchyard.settings import VenueSettings, load_settings
+from switchyard.venue.bridge import Bridge
+from tests.support.http_quotes import http_quotes
 from tests.support.scripted_server import Reply, ScriptedServer, reply, scripted_server
-from tests.support.venue_orders import by_id, an_order, bare
+from tests.support.venue_orders import an_order, bare, by_id
 
 ORDER = an_order("one", qty="1000", price="145.001")
 SHOWN = {
@@ -114,13 +115,7 @@ async def test_a_quote_comes_back_under_our_name() -> None:
     quote = {"symbol": "USD/JPY", "bid": 150.01, "ask": 150.02, "at": START.isoformat(), "ask_size": 7}
     answer = reply(200, {"quotes": [quote]}, X_Venue_Time=(START + timedelta(seconds=1)).isoformat())
     async with scripted_server(answer) as server:
-        quotes = HttpQuotes(
-            VenueName("sim"),
-            url=server.url,
-            clock=ManualClock(),
-            names=names_at(settings),
-            headers=credentials_of(settings),
-        )
+        quotes = http_quotes(server.url, ManualClock(), names=names_at(settings), headers=credentials_of(settings))
         await quotes.start()
         page = await quotes.read(["USDJPY"])
         await quotes.close()

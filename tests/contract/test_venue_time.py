@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.venues.http.adapter import http_venue
-from switchyard.venue.bridge import Bridge
-from switchyard.venue.wire import VenueTime
 from switchyard.domain.ids import VenueName
 from switchyard.ports.venue import Capabilities, Unsent
+from switchyard.venue.bridge import Bridge
+from switchyard.venue.wire import VenueTime
 from tests.support.scripted_server import reply, scripted_server
 from tests.support.venue_orders import an_order
 
@@ -81,34 +81,34 @@ async def test_an_expiry_does_not_count_from_a_time_that_is_still_to_come() -> N
 
 
 def test_the_skew_counts_as_zero_until_it_is_known() -> None:
-    time = VenueTime(ManualClock())
+    time = VenueTime(ManualClock(), "X-Venue-Time")
     assert time.skew == timedelta()
-    for venue_time, date in [(None, None), ("soon", "later"), ("2026-01-05T09:00:00", None)]:
-        time.measure(venue_time, date, 0.0)
+    for headers in ({}, {"x-venue-time": "soon", "date": "later"}, {"x-venue-time": "2026-01-05T09:00:00"}):
+        time.measure(headers, 0.0)
         assert time.skew == timedelta()
 
 
 def test_the_date_header_is_used_where_the_broker_sends_no_better_time() -> None:
     clock = ManualClock()
-    time = VenueTime(clock)
-    time.measure("soon", "Mon, 05 Jan 2026 08:59:30 GMT", clock.monotonic())
+    time = VenueTime(clock, "X-Venue-Time")
+    time.measure({"x-venue-time": "soon", "date": "Mon, 05 Jan 2026 08:59:30 GMT"}, clock.monotonic())
     assert time.skew == timedelta(seconds=-30)
 
 
 def test_a_slow_answer_does_not_replace_a_measurement() -> None:
     clock = ManualClock()
-    time = VenueTime(clock)
-    time.measure("2026-01-05T09:00:07Z", None, clock.monotonic())
+    time = VenueTime(clock, "X-Venue-Time")
+    time.measure({"x-venue-time": "2026-01-05T09:00:07Z"}, clock.monotonic())
     asked_at = clock.monotonic()
     clock.advance(timedelta(seconds=1.5))
-    time.measure("2026-01-05T10:00:00Z", None, asked_at)
+    time.measure({"x-venue-time": "2026-01-05T10:00:00Z"}, asked_at)
     assert time.skew == timedelta(seconds=7)
 
 
 def test_a_step_of_our_clock_does_not_move_the_expiry_in_venue_time() -> None:
     clock = ManualClock()
-    time = VenueTime(clock)
-    time.measure("2026-01-05T09:00:07Z", None, clock.monotonic())
+    time = VenueTime(clock, "X-Venue-Time")
+    time.measure({"x-venue-time": "2026-01-05T09:00:07Z"}, clock.monotonic())
     clock.step(timedelta(hours=1))
     # An attempt that is committed after the step is an hour later in our time; the skew takes it back.
     assert clock.now() + time.skew == START + timedelta(seconds=7)

@@ -12,9 +12,7 @@ import pytest
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues._template import TemplateVenue
 from switchyard.adapters.venues.http.adapter import http_venue
-from switchyard.venue.bridge import Bridge
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.store import PaperStatement
 from switchyard.domain.ids import VenueClientOrderId, VenueName
@@ -25,14 +23,12 @@ from switchyard.domain.values import ZERO
 from switchyard.ports.venue import (
     Accepted,
     Capabilities,
-    Unsent,
     Venue,
     VenueOrder,
     VenueRejected,
     VenueStatement,
-    VenueUnavailable,
 )
-from tests.support.venue_orders import by_id, DEADLINE_SECONDS, an_order, bare, open_orders, read_reports
+from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, by_id, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.
@@ -72,7 +68,7 @@ async def paper_exchange(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
 
 
 @asynccontextmanager
-async def http_venue(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
+async def simulated_broker(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
     """The HTTP adapter, connected to the simulator in its own process."""
     simulator = VenueProcess(folder, "--fault", f"partial_fills={parts}")
     venue = http_venue(
@@ -100,11 +96,11 @@ async def in_parts(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 OPENED: dict[str, Callable[[Path], AbstractAsyncContextManager[Venue]]] = {
     "paper": paper_exchange,
     "null": null_venue,
-    "http": http_venue,
+    "http": simulated_broker,
 }
 IN_PARTS: dict[str, Callable[[Path, int], AbstractAsyncContextManager[Venue]]] = {
     "paper": paper_exchange,
-    "http": http_venue,
+    "http": simulated_broker,
 }
 
 
@@ -139,20 +135,20 @@ def statement_of(market: Venue, folder: Path) -> VenueStatement:
 
 async def test_the_statement_has_every_fill_once_in_pages_and_nothing_else(market: Venue, tmp_path: Path) -> None:
     statement = statement_of(market, tmp_path).statement
-    assert (await statement(0, 10)).fills == []
+    assert (await statement(None, 10)).fills == []
     for name in ("one", "one", "two"):
         await market.submit(an_order(name, side="SELL" if name == "two" else "BUY"))
     await market.submit(an_order("rests", price=FAR))
     reports = await read_reports(market, 2)
-    first = await statement(0, 1)
-    rest = await statement(first.last_number, 10)
+    first = await statement(None, 1)
+    rest = await statement(first.cursor, 10)
     fills = [*first.fills, *rest.fills]
     assert [(fill.exec_id, fill.qty, fill.price, fill.at) for fill in fills] == list(map(executed, reports))
     assert [(fill.venue_client_order_id, fill.symbol, fill.side) for fill in fills] == [
         ("one", "USDJPY", "BUY"),
         ("two", "USDJPY", "SELL"),
     ]
-    assert (await statement(rest.last_number, 10)).fills == []
+    assert (await statement(rest.cursor, 10)).fills == []
 
 
 async def test_a_repeated_submit_has_the_same_outcome_and_executes_nothing(venue: Venue) -> None:
@@ -279,8 +275,8 @@ async def test_reports_are_numbered_without_gaps_and_can_be_read_again(venue: Ve
     at_once = await read_reports(venue, 50)
     in_pages: list[ExecutionReport] = []
     for after in range(0, 50, 7):
-        page = await venue.reports(after, 7)
-        assert page.last_number == after + len(page.reports)
+        page = await venue.reports(str(after) if after else None, 7)
+        assert page.cursor == str(after + len(page.reports))
         in_pages += page.reports
     assert in_pages == at_once
     assert len({report.exec_id for report in at_once}) == 50
@@ -288,8 +284,8 @@ async def test_reports_are_numbered_without_gaps_and_can_be_read_again(venue: Ve
 
 async def test_without_new_reports_the_page_is_empty_and_the_cursor_stays(venue: Venue) -> None:
     await venue.submit(an_order("one"))
-    page = await venue.reports(1, 100)
-    assert (list(page.reports), page.last_number) == ([], 1)
+    page = await venue.reports("1", 100)
+    assert (list(page.reports), page.cursor, page.restarted) == ([], "1", False)
 
 
 async def test_a_waiting_reader_is_woken_by_the_next_report(venue: Venue) -> None:
@@ -302,9 +298,9 @@ async def test_a_waiting_reader_is_woken_by_the_next_report(venue: Venue) -> Non
 
 async def test_a_cursor_beyond_the_last_report_restarts_at_the_first(venue: Venue) -> None:
     await venue.submit(an_order("one"))
-    page = await venue.reports(5_000, 100)
+    page = await venue.reports("5000", 100)
     assert [report.venue_client_order_id for report in page.reports] == ["one"]
-    assert page.last_number == 1
+    assert (page.cursor, page.restarted) == ("1", True)
 
 
 async def test_a_resting_order_is_open_until_it_is_cancelled(market: Venue) -> None:
@@ -353,7 +349,7 @@ async def test_the_null_venue_can_leave_orders_open_until_they_are_cancelled() -
     assert await venue.cancel(an_order("one")) == outcome
     assert await venue.cancel(an_order("one")) == outcome
     assert [found.venue_client_order_id for found in await open_orders(venue)] == ["two"]
-    [report] = (await venue.reports(0, 100)).reports
+    [report] = (await venue.reports(None, 100)).reports
     assert (report.venue_client_order_id, report.status, report.filled_qty_total) == ("one", "CANCELED", Decimal(0))
 
 
@@ -362,23 +358,6 @@ async def test_the_null_venue_keeps_a_bounded_number_of_orders() -> None:
     for number in range(5):
         await venue.submit(an_order(f"order-{number}"))
     assert await venue.find(by_id(VenueClientOrderId("order-1"))) is None
-    page = await venue.reports(0, 100)
+    page = await venue.reports(None, 100)
     assert [report.venue_client_order_id for report in page.reports] == ["order-2", "order-3", "order-4"]
-    assert page.last_number == 5
-
-
-async def test_the_template_declares_no_capability() -> None:
-    venue: Venue = TemplateVenue(VenueName("template"))
-    capabilities = venue.capabilities
-    assert (capabilities.dedupe, capabilities.lookup, capabilities.request_expiry) == ("none", "none", False)
-    assert (capabilities.amend, capabilities.cancel_all) == ("none", False)
-    assert capabilities.batch_max == 1
-    [together] = await venue.submit_many([an_order("one")])
-    for outcome in (await venue.submit(an_order("one")), together, await venue.cancel(an_order("one"))):
-        assert isinstance(outcome, Unsent)
-    with pytest.raises(VenueUnavailable):
-        await venue.find(by_id(VenueClientOrderId("one")))
-    with pytest.raises(VenueUnavailable):
-        await open_orders(venue)
-    page = await venue.reports(7, 100)
-    assert (list(page.reports), page.last_number) == ([], 7)
+    assert page.cursor == "5"

@@ -65,7 +65,7 @@ async def test_every_acknowledged_order_survives_a_kill_and_is_executed_once(tmp
     await exchange.submit(an_order("the last one"))
     reports = await read_reports(exchange, len(acknowledged) + 1)
     while reports[-1].venue_client_order_id != "the last one":
-        reports += (await exchange.reports(len(reports), 100)).reports
+        reports += (await exchange.reports(str(len(reports)), 100)).reports
     await exchange.close()
 
     reported = [report.venue_client_order_id for report in reports]

@@ -19,6 +19,7 @@ from switchyard.ports.venue import (
     Accepted,
     Ambiguous,
     Capabilities,
+    OrderToFind,
     SendOutcome,
     Unsent,
     VenueFill,
@@ -176,7 +177,7 @@ class AmendingAdapter(VenueOfWorker):
 
     async def find(self, order: OrderToFind) -> VenueOrder | None:
         await self._site.passes()
-        leg = self._venue.legs.get(client_id)
+        leg = self._venue.legs.get(order.client_order_id)
         while leg is not None and leg.replaced_by is not None:
             leg = self._venue.legs.get(leg.replaced_by)
         if leg is None:

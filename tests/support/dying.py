@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import count
 
-from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain.journal.changes import Change, Committed, Outcome
 from switchyard.domain.journal.events import EventType
 from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, OnDeparture, SendOutcome, ignore_departure
+from tests.support.one_by_one import OneByOne
 from tests.support.wrapped import Forwarding, Wrapped, command, run_wrapped
 
 # Some orders are sent before it, and the others are at every stage when the process dies.

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
-from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain import decisions
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.market.instruments import Catalogue
@@ -32,6 +31,7 @@ from switchyard.ports.venue import (
     Dedupe,
     Lookup,
     OnDeparture,
+    OrderToFind,
     ProbeResult,
     ReportPage,
     SendOutcome,
@@ -41,6 +41,7 @@ from switchyard.ports.venue import (
 )
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, an_accept
+from tests.support.one_by_one import OneByOne
 from tests.support.sequencing import running_sequencer
 
 SECOND = timedelta(seconds=1)
@@ -76,13 +77,13 @@ class ScriptedVenue(OneByOne):
     async def find(self, order: OrderToFind) -> VenueOrder | None:
         if not self.can_be_asked:
             raise VenueUnavailable("no answer")
-        found = client_id in self.orders
+        found = order.client_order_id in self.orders
         if self.while_asked is not None:
             await self.while_asked()
         if not found:
             return None
         return VenueOrder(
-            venue_client_order_id=client_id,
+            venue_client_order_id=order.client_order_id,
             venue_order_id="venue-1",
             status="WORKING",
             filled_qty=ZERO,
@@ -97,7 +98,7 @@ class ScriptedVenue(OneByOne):
     async def open_orders(self) -> AsyncIterator[list[VenueOrder]]:
         yield []
 
-    async def reports(self, after: int, limit: int) -> ReportPage:
+    async def reports(self, after: str | None, limit: int) -> ReportPage:
         return ReportPage([], after)
 
 

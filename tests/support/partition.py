@@ -21,9 +21,9 @@ import uvloop
 
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.adapter import http_venue
-from switchyard.venue.bridge import RESPONSE_SECONDS, Bridge
 from switchyard.domain.ids import VenueName
 from switchyard.ports.venue import Capabilities
+from switchyard.venue.bridge import RESPONSE_SECONDS
 from tests.support.polling import until
 from tests.support.venue_orders import an_order
 

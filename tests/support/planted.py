@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain import decisions
 from switchyard.domain.errors import OutcomeUnknown
 from switchyard.domain.ids import OrderId, WorkerId
@@ -27,6 +26,7 @@ from switchyard.ports.venue import (
     VenueRejected,
     ignore_departure,
 )
+from tests.support.one_by_one import OneByOne
 from tests.support.wrapped import Forwarding, Wrapped, command, run_wrapped
 
 # Pages of reports; few, because a busy machine reads all reports of a short run in a few pages.

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.venues.paper.book import cursor_text, number_of
 from switchyard.domain.accounts.positions import Position
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import VenueClientOrderId, VenueName
@@ -46,16 +47,17 @@ class ScriptedVenue(NullVenue):
     def capabilities(self) -> Capabilities:
         return replace(super().capabilities, execution_ids=self.execution_ids)
 
-    async def reports(self, after: int, limit: int) -> ReportPage:
+    async def reports(self, after: str | None, limit: int) -> ReportPage:
         await asyncio.sleep(0)  # a recorder that runs must not keep the test from running
         if self.reports_down:
             raise VenueUnavailable("sim: HTTP 503")
         if self.restarted:
             self.restarted = False
             return ReportPage((), after, restarted=True)
-        page, unreadable = tuple(self.script[after : after + limit]), tuple(self.unreadable)
+        first = number_of(after)
+        page, unreadable = tuple(self.script[first : first + limit]), tuple(self.unreadable)
         self.unreadable = []
-        return ReportPage(page, after + len(page) + len(unreadable), unreadable)
+        return ReportPage(page, cursor_text(first + len(page) + len(unreadable)), unreadable)
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         if self.orders_down:

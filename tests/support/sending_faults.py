@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from switchyard.adapters.venues.paper.book import cursor_text, number_of
 from switchyard.domain.errors import GroupRejected, JournalUnavailable, OutcomeUnknown
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.journal.changes import Change, Committed, Outcome
@@ -21,6 +22,7 @@ from switchyard.ports.venue import (
     Ambiguous,
     Capabilities,
     OnDeparture,
+    OrderToFind,
     ProbeResult,
     ReportPage,
     SendOutcome,
@@ -273,21 +275,23 @@ class VenueOfWorker:
 
     async def find(self, order: OrderToFind) -> VenueOrder | None:
         await self._site.passes()
-        order = self._venue.orders.get(client_id)
-        if order is None:
+        client_id = order.client_order_id
+        found = self._venue.orders.get(client_id)
+        if found is None:
             return None
         return VenueOrder(
-            venue_client_order_id=client_id, venue_order_id=f"v-{client_id}", status="WORKING", filled_qty=order.qty * 0
+            venue_client_order_id=client_id, venue_order_id=f"v-{client_id}", status="WORKING", filled_qty=found.qty * 0
         )
 
-    async def reports(self, after: int, limit: int) -> ReportPage:
+    async def reports(self, after: str | None, limit: int) -> ReportPage:
         await self._site.passes(0.2)
         if self._site.happens(self._site.plan.unread):
             raise VenueUnavailable("planned")
-        page = self._venue.reports[after : after + limit]
+        first = number_of(after)
+        page = self._venue.reports[first : first + limit]
         if not page:
             await asyncio.sleep(0.1)
-        return ReportPage(page, after + len(page))
+        return ReportPage(page, cursor_text(first + len(page)))
 
     async def probe(self) -> ProbeResult:
         await self._site.passes()

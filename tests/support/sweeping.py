@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.venues.paper.book import cursor_text, number_of
 from switchyard.domain.decisions import begin_attempt, record_sent
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.journal.changes import Change, Outcome
@@ -19,7 +20,15 @@ from switchyard.domain.values import ZERO
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sync import GRACE, Sweeper
 from switchyard.flow.lost_history import LostAmends
-from switchyard.ports.venue import Capabilities, Lookup, ReportPage, VenueFill, VenueOrder, VenueUnavailable
+from switchyard.ports.venue import (
+    Capabilities,
+    Lookup,
+    OrderToFind,
+    ReportPage,
+    VenueFill,
+    VenueOrder,
+    VenueUnavailable,
+)
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
@@ -49,19 +58,20 @@ class ShownVenue(NullVenue):
         return replace(super().capabilities, execution_ids=self.execution_ids, lookup=self.lookup)
 
     async def find(self, order: OrderToFind) -> VenueOrder | None:
-        self.asked.append(client_id)
-        if not self.can_be_asked or client_id in self.unanswered:
+        self.asked.append(order.client_order_id)
+        if not self.can_be_asked or order.client_order_id in self.unanswered:
             raise VenueUnavailable("not now")
-        return self.shown.get(client_id)
+        return self.shown.get(order.client_order_id)
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         if not self.can_be_asked:
             raise VenueUnavailable("not now")
         yield [order for order in self.shown.values() if order.status in ("WORKING", "PARTIALLY_FILLED")]
 
-    async def reports(self, after: int, limit: int) -> ReportPage:
-        page = tuple(self.reported[after : after + limit])
-        return ReportPage(page, after + len(page))
+    async def reports(self, after: str | None, limit: int) -> ReportPage:
+        first = number_of(after)
+        page = tuple(self.reported[first : first + limit])
+        return ReportPage(page, cursor_text(first + len(page)))
 
     def show(self, order: Order, status: ReportStatus, *fills: str, filled_qty: str | None = None) -> None:
         """Have this order at the venue, with fills such as `a:10`: quantity 10 under the id `a`."""

@@ -11,7 +11,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueN
 from switchyard.domain.orders.order import Order, OrderType, Side, TimeInForce
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.values import ZERO
-from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Venue, VenueOrder
+from switchyard.ports.venue import Accepted, Ambiguous, OrderToFind, SendOutcome, Venue, VenueOrder
 
 MOMENT = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 # Generous: only a defect reaches it.
@@ -77,12 +77,14 @@ def by_id(client_id: str) -> OrderToFind:
     return OrderToFind(client_order_id=VenueClientOrderId(client_id))
 
 
-async def read_reports(venue: Venue, count: int, *, after: int = 0, limit: int = 100) -> list[ExecutionReport]:
+async def read_reports(
+    venue: Venue, count: int, *, after: str | None = None, limit: int = 100
+) -> list[ExecutionReport]:
     """Read pages until at least `count` reports have arrived; fails at the deadline."""
     reports: list[ExecutionReport] = []
     async with asyncio.timeout(DEADLINE_SECONDS):
         while len(reports) < count:
             page = await venue.reports(after, limit)
             reports += page.reports
-            after = page.last_number
+            after = page.cursor
     return reports

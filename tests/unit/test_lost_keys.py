@@ -21,7 +21,7 @@ from switchyard.flow.lost_history import LostHistory
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.pre_send_checks import FirstSends, PreSendChecks
 from switchyard.ports.outbox import Due
-from switchyard.ports.venue import Accepted, Dedupe, Lookup, Unsent, Venue, VenueUnavailable
+from switchyard.ports.venue import Accepted, Dedupe, Lookup, OrderToFind, Unsent, Venue, VenueUnavailable
 from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after
 from tests.support.one_order import WINDOW, ScriptedVenue, Setup
 
@@ -102,10 +102,10 @@ async def test_an_order_is_looked_for_under_the_next_ids_of_a_key_that_is_used_a
     venue, order = ScriptedVenue("while_open"), keyed(operation)
     asked: list[str] = []
 
-    async def find(client_id: VenueClientOrderId) -> None:
-        asked.append(client_id)
+    async def find(order: OrderToFind) -> None:
+        asked.append(order.client_order_id)
 
-    venue.find_by_client_order_id = find  # type: ignore[method-assign]
+    venue.find = find  # type: ignore[method-assign]
     keys = LostKeys(lost_keys(ManualClock()).history, {venue.name: cast(Venue, venue)})
     assert await keys.find(order) is None
     assert [int(client_id[27:], 16) for client_id in asked] == [0, *later]

@@ -64,10 +64,6 @@ from switchyard.adapters.sqlite.journal import SqliteTime
 from switchyard.adapters.sqlite.migrations import SqliteRebuild
 from switchyard.adapters.sqlite.queries import SqliteOrderDump, SqliteOutboxListing, SqliteStrategyOrders
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
-from switchyard.adapters.venues._template import TemplateVenue
-from switchyard.adapters.venues.http.quotes import HttpQuotes
-from switchyard.adapters.venues.http.adapter import http_venue
-from switchyard.venue.bridge import Bridge
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.market import PaperQuotes
 from switchyard.adapters.venues.paper.store import PaperStatement
@@ -106,6 +102,8 @@ from switchyard.ports.strategies import (
 from switchyard.ports.tracing import Span, Tracer
 from switchyard.ports.venue import MassCancel, Venue, VenueStatement
 from switchyard.telemetry.metrics import CacheMetrics
+from switchyard.venue.bridge import Bridge
+from switchyard.venue.quotes import VenueQuotes
 
 # A database brings the SQL engines' journal, queries, key store, liveness, lanes and kills with it.
 databases: list[type[Database]] = [MemoryDatabase, SqliteDatabase, PostgresDatabase]
@@ -135,11 +133,11 @@ cache_watches: list[type[CacheWatch]] = [CacheMetrics]
 rates: list[type[SharedRate]] = [MemoryRate, RedisRate]
 clocks: list[type[Clock]] = [ManualClock, SystemClock]
 randomnesses: list[type[Randomness]] = [SeededRandomness, SystemRandomness]
-venues: list[type[Venue]] = [NullVenue, PaperExchange, Bridge, TemplateVenue]
+venues: list[type[Venue]] = [NullVenue, PaperExchange, Bridge]
 quotes: list[type[Quotes]] = [QuoteBoard]
 quote_lookups: list[type[QuoteLookup]] = [ParentLink]
 quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
-quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
+quote_feeds: list[type[QuoteFeed]] = [VenueQuotes]
 buses: list[type[Bus]] = [JournalBus, KafkaBus]
 disks: list[type[Disks]] = [LocalDisks]
 sources: list[type[Source]] = [JournalSource, PartitionSource]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from switchyard.adapters.venues.paper.book import RecentReports
+from switchyard.adapters.venues.paper.book import RecentReports, cursor_text
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders.reports import ExecutionReport
 from tests.support.venue_orders import DEADLINE_SECONDS, MOMENT
@@ -29,7 +29,7 @@ def numbers(recent: RecentReports, after: int, limit: int = 100) -> list[int] | 
     page = recent.page(after, limit)
     if page is None:
         return None
-    assert page.last_number == after + len(page.reports)
+    assert page.cursor == cursor_text(after + len(page.reports))
     return [int(report.exec_id) for report in page.reports]
 
 

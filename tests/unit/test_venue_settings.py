@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from switchyard.bootstrap.venues import declared_capabilities
+from switchyard.bootstrap.capabilities import declared_capabilities
 from switchyard.domain.errors import SettingError
 from switchyard.domain.orders.order import ALL_KINDS, ORDER_TYPES, TIMES_IN_FORCE, OrderKinds
 from switchyard.ports.venue import Capabilities, supports

@@ -68,7 +68,7 @@ from switchyard.venue.interface import (
     Unreadable,
 )
 from switchyard.venue.transport import CONNECT_SECONDS, BrokerResponse, Exchange, Lost, NotSent, Pool, Transport
-from switchyard.venue.wire import HttpWire, VenueTime
+from switchyard.venue.wire import ANSWER_BYTES_MAX, HttpWire, VenueTime
 
 log = structlog.get_logger()
 
@@ -89,7 +89,18 @@ RETRY_AFTER_MAX: Final = timedelta(hours=1)
 CURSOR_LENGTH_MAX: Final = 1_024
 # Enough to recognise the order and the fill; a log line should not carry more.
 UNREADABLE_LENGTH_MAX: Final = 2_000
-_ENDED: Final = frozenset({"FILLED", "CANCELED", "REJECTED", "EXPIRED"})
+# A lookup that says so settles an order in doubt without a fill.
+_ENDED: Final = frozenset({"CANCELED", "REJECTED", "EXPIRED"})
+_LACKS_TIME: Final = Unsent("VENUE_DOWN", "its clock is not known yet")
+
+# Meanings that only some messages can have.
+_ANSWERS: Final[Mapping[Meaning, type | tuple[type, ...]]] = MappingProxyType(
+    {
+        "unknown_order": (CancelOrder, AmendOrder),
+        "order_final": (CancelOrder, AmendOrder),
+        "stale_amend": AmendOrder,
+    }
+)
 
 _Members = list[tuple[str, object]]
 
@@ -203,8 +214,11 @@ class Bridge:
         if not supports(self.capabilities, order):
             # Accepted by a gateway with other settings. A venue that ignores `stop_price` would execute it at once.
             return VenueRejected("BROKER_REJECTED", "UNSUPPORTED_BY_VENUE")
-        if (unsendable := self._unsendable(order)) is not None:
-            return unsendable
+        if self._lacks_time:
+            return _LACKS_TIME
+        if self.names.lacks(order.account_id):
+            setting = f"VENUE_ACCOUNTS_{self.name.upper()}"
+            return VenueRejected("UNAUTHORIZED", f"{setting} has no account of {self.name} for {order.account_id}")
         message = NewOrder(
             client_order_id=order.venue_client_order_id,
             symbol=self.names.symbol_there(order.symbol),
@@ -222,9 +236,8 @@ class Bridge:
             requested_at=order.requested_at,
         )
         wire = self._wire(self._response_seconds[order.time_in_force], on_departure)
-        answer = await self._send(message, wire)
-        outcome = judged(message, (), answer, wire, self._clock.now(), self._rules)
-        if isinstance(outcome, Accepted) or not self._rules.is_duplicate(answer, wire.exchange):
+        outcome = await self._sent(message, (), wire)
+        if isinstance(outcome, Accepted) or not self._rules.is_duplicate(message, wire.answer, wire.exchange):
             return outcome
         return await self._find_duplicate(order, message) or outcome
 
@@ -248,8 +261,6 @@ class Bridge:
 
         If an amend has replaced the order there, the one in its place is cancelled, as long as time remains.
         """
-        if self.names.lacks(order.account_id):
-            return self._not_ours(order)
         client_id, began_at, is_successor = current_id(order), self._clock.monotonic(), False
         response_seconds = self._response_seconds[order.time_in_force]
         while True:
@@ -261,9 +272,7 @@ class Bridge:
                 account=self.names.account(order.account_id),
                 attempted_at=self._attempted_at(order),
             )
-            wire = self._wire(response_seconds)
-            answer = await self._send(message, wire)
-            outcome = judged(message, _ids(order), answer, wire, self._clock.now(), self._rules)
+            outcome = await self._sent(message, _ids(order), self._wire(response_seconds))
             elapsed_seconds = self._clock.monotonic() - began_at
             response_seconds = SEND_LIMIT.total_seconds() - CONNECT_SECONDS - elapsed_seconds
             if is_successor and outcome == VenueRejected("UNKNOWN_ORDER"):
@@ -276,8 +285,8 @@ class Bridge:
 
     async def amend(self, order: Order, amend: Amend) -> SendOutcome:
         """Amend an order under the amend's own id."""
-        if (unsendable := self._unsendable(order)) is not None:
-            return unsendable
+        if self._lacks_time:
+            return _LACKS_TIME
         message = AmendOrder(
             client_order_id=amend.client_order_id,
             orig_client_order_id=amend.orig_client_order_id,
@@ -291,10 +300,8 @@ class Bridge:
             attempted_at=self._attempted_at(order),
             expires_at=self._expires_at(order),
         )
-        wire = self._wire(self._response_seconds[order.time_in_force])
-        answer = await self._send(message, wire)
         ids = (*_ids(order), amend.orig_client_order_id)
-        return judged(message, ids, answer, wire, self._clock.now(), self._rules)
+        return await self._sent(message, ids, self._wire(self._response_seconds[order.time_in_force]))
 
     async def find(self, order: OrderToFind) -> VenueOrder | None:
         """Return the order as the venue has it, or None if the venue says that it does not; raises VenueUnavailable."""
@@ -317,18 +324,12 @@ class Bridge:
         """Return the next execution reports; raises VenueUnavailable."""
         try:
             page = await self.adapter.reports(after, limit, self._wire())
+            if len(page.cursor) > CURSOR_LENGTH_MAX:
+                raise ValueError(f"its cursor exceeds {CURSOR_LENGTH_MAX} characters")
+            reports = [self._execution_report(each) for each in page.reports if not isinstance(each, Unreadable)]
+            unreadable = [_unreadable_report(each) for each in page.reports if isinstance(each, Unreadable)]
         except Exception as error:
             raise self._unavailable(error) from error
-        if len(page.cursor) > CURSOR_LENGTH_MAX:
-            raise self._unavailable(f"its cursor exceeds {CURSOR_LENGTH_MAX} characters")
-        reports: list[ExecutionReport] = []
-        unreadable: list[UnreadableReport] = []
-        for each in page.reports:
-            if isinstance(each, Unreadable):
-                text = printable(each.text[:UNREADABLE_LENGTH_MAX])
-                unreadable.append(UnreadableReport(text=text, error=printable(each.error[:UNREADABLE_LENGTH_MAX])))
-            else:
-                reports.append(self._execution_report(each))
         return ReportPage(reports, page.cursor, unreadable, page.restarted)
 
     async def probe(self) -> ProbeResult:
@@ -342,7 +343,7 @@ class Bridge:
         """Cancel every open order under our credentials; raises VenueUnavailable."""
         assert isinstance(self.adapter, CancelsAll), "the descriptor declares `cancel_all`"
         try:
-            await self.adapter.cancel_all(self._wire(max(self._response_seconds.values())))
+            await self.adapter.cancel_all(self._wire())
         except Exception as error:
             raise self._unavailable(error) from error
 
@@ -351,20 +352,16 @@ class Bridge:
         assert isinstance(self.adapter, HasStatement), "only a venue with a statement is asked for it"
         try:
             page = await self.adapter.statement(after, limit, self._wire())
+            fills = [self._statement_fill(line) for line in page.lines]
         except Exception as error:
             raise self._unavailable(error) from error
-        return StatementPage([self._statement_fill(line) for line in page.lines], page.cursor, page.restarted)
+        return StatementPage(fills, page.cursor, page.restarted)
 
     # Messages.
 
-    def _unsendable(self, order: Order) -> SendOutcome | None:
-        if self.capabilities.request_expiry and not self.time.is_known:
-            return Unsent("VENUE_DOWN", "its clock is not known yet")
-        return self._not_ours(order) if self.names.lacks(order.account_id) else None
-
-    def _not_ours(self, order: Order) -> SendOutcome:
-        setting = f"VENUE_ACCOUNTS_{self.name.upper()}"
-        return VenueRejected("UNAUTHORIZED", f"{setting} has no account of {self.name} for {order.account_id}")
+    @property
+    def _lacks_time(self) -> bool:
+        return self.capabilities.request_expiry and not self.time.is_known
 
     def _attempted_at(self, order: Order) -> datetime:
         """The time of the attempt by the venue's clock, so that a paused sender's request is too old when it arrives.
@@ -392,15 +389,23 @@ class Bridge:
             believes_denials=self._rules.dedupes_permanently,
         )
 
-    async def _send(self, message: Message, wire: HttpWire) -> Answer | None:
-        """What the adapter says about the message; None if it raised or took too long."""
+    async def _sent(self, message: Message, other_ids: Collection[str], wire: HttpWire) -> SendOutcome:
+        """Send a message and return its outcome; the order has `other_ids` at the venue too."""
+        answer: Answer | None = None
         try:
             async with asyncio.timeout(SEND_LIMIT.total_seconds()):
-                return await self.adapter.send(message, wire)
+                answer = await self.adapter.send(message, wire)
         except Exception as error:
             if wire.exchange is None or isinstance(wire.exchange, BrokerResponse):
-                log.warning("venue_adapter_failed", venue=self.name, error=repr(error))
-            return None
+                self._note_defect(message, error)
+        try:
+            return judged(message, other_ids, answer, wire, self._clock.now(), self._rules)
+        except Exception as error:  # what the adapter returned is not what the interface says
+            self._note_defect(message, error)
+            return Ambiguous("ADAPTER_FAILED", bounded_detail(repr(error)))
+
+    def _note_defect(self, message: Message, error: Exception) -> None:
+        log.error("venue_adapter_failed", venue=self.name, client_order_id=message.client_order_id, error=repr(error))
 
     async def _submit_next(self, order: Order, departed: asyncio.Event) -> SendOutcome:
         try:
@@ -428,7 +433,7 @@ class Bridge:
             raise self._unavailable("it has no order lookup")
         legs: list[Found] = []
         for _ in range(AMENDS_MAX + 1):
-            found = await self._found(ref)
+            found = await self._found(ref, self._lookup_wire())
             if found is None and legs:
                 raise self._unavailable(f"it names {ref.client_order_id} as the successor of an order, and lacks it")
             if found is None:
@@ -439,20 +444,28 @@ class Bridge:
             ref = replace(ref, client_order_id=found.replaced_by, venue_order_id=None)
         raise self._unavailable(f"the orders that replace each other do not end: {ref.client_order_id}")
 
-    async def _found(self, ref: OrderRef) -> Found | None:
+    def _lookup_wire(self) -> HttpWire:
+        return HttpWire(
+            self._sends,
+            self._queries,
+            self.time,
+            self._clock,
+            query_bytes_max=ANSWER_BYTES_MAX,
+            must_be_sure=_denies_or_ends,
+        )
+
+    async def _found(self, ref: OrderRef, wire: HttpWire) -> Found | None:
         """The order in the answer to a lookup, None if the venue itself says that it is unknown.
 
         An answer that ends or denies the order must be the only response on its connection (`HttpWire.ask`), must name
         no other order, and must not show the order as taken.
         """
-        wire = HttpWire(self._sends, self._queries, self.time, self._clock, must_be_sure=_denies_or_ends)
         try:
             found = await self.adapter.find(ref, wire)
         except Exception as error:
             raise self._unavailable(error) from error
-        body = b"" if wire.asked is None else wire.asked.body
         if found is None or found.status == "REJECTED":
-            objects = self._rules.objects(body)
+            objects = self._rules.objects(wire.asked_body)
             if objects is None or any(self._rules.shows_taken(members) for members in objects):
                 raise self._unavailable("its answer contradicts itself")
             if found is None and not self._rules.names(objects) <= {ref.client_order_id}:
@@ -472,13 +485,15 @@ class Bridge:
             venue_order_id=order.venue_order_id,
             account=message.account,
         )
+        wire = self._lookup_wire()
         try:
-            legs = await self._find(ref)
+            found = await self._found(ref, wire)
         except VenueUnavailable:
             return None
-        if not legs or not _shows(message, legs[-1]):
+        objects = self._rules.objects(wire.asked_body) or ()
+        if found is None or not _shows(message, found) or not self._rules.names(objects) <= {ref.client_order_id}:
             return None
-        return Accepted(legs[-1].venue_order_id, already_processed=True, accepted_at=legs[-1].accepted_at)
+        return Accepted(found.venue_order_id, already_processed=True, accepted_at=found.accepted_at)
 
     def _unavailable(self, why: str | Exception) -> VenueUnavailable:
         return VenueUnavailable(f"{self.name}: {why}")
@@ -542,6 +557,11 @@ class Bridge:
         )
 
 
+def _unreadable_report(each: Unreadable) -> UnreadableReport:
+    text, error = (printable(part[:UNREADABLE_LENGTH_MAX]) for part in (each.text, each.error))
+    return UnreadableReport(text=text, error=error)
+
+
 def _denies_or_ends(result: object) -> bool:
     return result is None or (isinstance(result, Found) and result.status in _ENDED)
 
@@ -584,19 +604,20 @@ class AnswerRules(msgspec.Struct, frozen=True, kw_only=True):
     members: Members = Members()
     dedupes_permanently: bool = False
 
-    def meaning(self, refused: Refused, status: int | None) -> Meaning | None:
-        """What the venue's code means; the most specific entry counts, None if there is none."""
+    def meaning(self, message: Message, refused: Refused, status: int) -> Meaning | None:
+        """What the venue's code means for the message; the most specific entry counts, None if there is none."""
         for key in (f"{status}:{refused.code}", refused.code, str(status)):
-            if key in self.codes:
-                return self.codes[key]
+            meaning = self.codes.get(key)
+            if meaning is not None and isinstance(message, _ANSWERS.get(meaning, Message)):
+                return meaning
         return None
 
-    def is_duplicate(self, answer: Answer | None, exchange: Exchange | None) -> bool:
-        """Whether the venue says that it had the message before, so that it is worth a lookup."""
-        status = exchange.status if isinstance(exchange, BrokerResponse) else None
-        if status == 409:
-            return True
-        return isinstance(answer, Refused) and self.meaning(answer, status) == "duplicate"
+    def is_duplicate(self, message: Message, answer: Answer | None, exchange: Exchange | None) -> bool:
+        """Whether the venue says that it had the message before."""
+        if not isinstance(exchange, BrokerResponse):
+            return False
+        meaning = self.meaning(message, answer, exchange.status) if isinstance(answer, Refused) else None
+        return exchange.status == 409 or meaning == "duplicate"
 
     def objects(self, body: bytes) -> list[_Members] | None:
         """The members of every JSON object in the body, wherever it is; None if the body is neither empty nor JSON.
@@ -666,64 +687,101 @@ def judged(
         case Lost(code, detail, address):
             return Ambiguous(code, detail, address)
         case BrokerResponse():
-            outcome = _answered(message, answer, wire, exchange, now, rules)
-            outcome = _unless_shown(message, outcome, exchange, rules)
-            outcome = _if_answered(message, other_ids, outcome, answer, exchange, rules)
-            if isinstance(outcome, Ambiguous):
-                return replace(outcome, address=exchange.address)
-            return outcome
+            outcome = _answered(message, other_ids, answer, wire.answer, exchange, now, rules)
+            return replace(outcome, address=exchange.address) if isinstance(outcome, Ambiguous) else outcome
         case _:
             assert_never(exchange)
 
 
 def _answered(
-    message: Message, answer: Answer | None, wire: HttpWire, exchange: BrokerResponse, now: datetime, rules: AnswerRules
+    message: Message,
+    other_ids: Collection[str],
+    answer: Answer | None,
+    read: Answer | None,
+    exchange: BrokerResponse,
+    now: datetime,
+    rules: AnswerRules,
 ) -> SendOutcome:
-    """The outcome by the answer alone."""
+    """The outcome of a message that has a response; `read`: what the adapter made of the response alone.
+
+    A response that names an order other than this one is never the answer. One that names none, or this one, may be a
+    second response to another request or a copy of the answer to an earlier attempt: unless it shows that the order was
+    accepted, it must be the only response on its connection; or a repeated id must never be executed again, and
+    nothing may have arrived behind it yet. A venue may deny a message whose result its own answer shows, or a broken
+    error response may have swallowed the answer that follows it.
+    """
     if answer is None:
         return Ambiguous("ADAPTER_FAILED", "the adapter failed after the response")
-    if answer is not wire.answer and answer != wire.answer:
+    if answer != read:
         return Ambiguous("ADAPTER_FAILED", "the adapter's answer is not what it read in the response")
+    objects = rules.objects(exchange.body)
+    is_other = objects is not None and not rules.names(objects) <= {message.client_order_id, *other_ids}
+    outcome = _told(message, answer, exchange, now, rules, is_other=is_other)
+    is_denial = isinstance(outcome, VenueRejected | Unsent)
+    is_proof = isinstance(outcome, Accepted) and not (isinstance(answer, Took) and answer.order is None)
+    if isinstance(outcome, Ambiguous):
+        return outcome
+    if is_denial and any(rules.shows_carried_out(message, members) for members in objects or ()):
+        return Ambiguous("UNKNOWN", f"HTTP {exchange.status} shows that the request was carried out")
+    if objects is None:
+        return Ambiguous("UNKNOWN", "the answer cannot be read")
+    if is_other:
+        return Ambiguous("UNKNOWN", "the answer names another order")
+    if exchange.is_followed and not is_proof:
+        return Ambiguous("UNKNOWN", f"HTTP {exchange.status} has another response behind it")
+    if is_proof or exchange.is_only_response or rules.dedupes_permanently:
+        return outcome
+    return Ambiguous("UNKNOWN", f"HTTP {exchange.status} may answer another request")
+
+
+def _told(
+    message: Message, answer: Answer, exchange: BrokerResponse, now: datetime, rules: AnswerRules, *, is_other: bool
+) -> SendOutcome:
+    """The outcome by what the adapter has read alone; `is_other`: the response names another order."""
     match answer:
         case Took():
-            return _taken(message, answer)
+            return _taken(message, answer, is_other=is_other)
         case Refused():
-            return _refused(message, answer, exchange, now, rules)
+            return _refused(message, answer, exchange, now, rules, is_other=is_other)
         case Unclear(text=text):
             if exchange.status >= 500:
                 return Ambiguous("BROKER_5XX")
-            return Ambiguous("CONFLICT" if exchange.status == 409 else "UNKNOWN", bounded_detail(text))
+            is_conflict = exchange.status == 409 and isinstance(message, NewOrder)
+            return Ambiguous("CONFLICT" if is_conflict else "UNKNOWN", bounded_detail(text))
         case _:
             assert_never(answer)
 
 
-def _taken(message: Message, answer: Took) -> SendOutcome:
-    accepted_at = None if answer.order is None else answer.order.accepted_at
-    outcome = Accepted(answer.venue_order_id, already_processed=answer.already, accepted_at=accepted_at)
-    if answer.order is None:
-        return outcome  # believed only if it surely belongs to this request
+def _taken(message: Message, answer: Took, *, is_other: bool) -> SendOutcome:
+    shown = answer.order
+    if shown is None:
+        return Accepted(answer.venue_order_id, already_processed=answer.already)
     match message:
         case NewOrder():
-            if not _shows(message, answer.order):
+            if is_other or not _shows(message, shown):
                 return Ambiguous("UNKNOWN", "the answer is about another order")
-            return VenueRejected("BROKER_REJECTED") if answer.order.status == "REJECTED" else outcome
+            if shown.status == "REJECTED":
+                return VenueRejected("BROKER_REJECTED")
+            return Accepted(answer.venue_order_id, already_processed=answer.already, accepted_at=shown.accepted_at)
         case CancelOrder(client_order_id=client_id):
-            is_about = answer.order.client_order_id == client_id
-            return outcome if is_about else Ambiguous("UNKNOWN", "the answer is not about this order")
+            if is_other or shown.client_order_id != client_id:
+                return Ambiguous("UNKNOWN", "the answer is not about this order")
+            return Accepted(answer.venue_order_id)
         case AmendOrder():
-            is_shown = _shows_amend(message, answer.order)
-            return outcome if is_shown else Ambiguous("UNKNOWN", "the answer does not show this amend")
+            if not _shows_amend(message, shown):
+                return Ambiguous("UNKNOWN", "the answer does not show this amend")
+            return Accepted(answer.venue_order_id, already_processed=answer.already)
         case _:
             assert_never(message)
 
 
 def _refused(
-    message: Message, answer: Refused, exchange: BrokerResponse, now: datetime, rules: AnswerRules
+    message: Message, answer: Refused, exchange: BrokerResponse, now: datetime, rules: AnswerRules, *, is_other: bool
 ) -> SendOutcome:
-    shown, meaning = answer.order, rules.meaning(answer, exchange.status)
-    is_conflict = exchange.status == 409 or meaning == "duplicate"
+    shown, meaning = answer.order, rules.meaning(message, answer, exchange.status)
+    is_conflict = rules.is_duplicate(message, answer, exchange) and not isinstance(message, CancelOrder)
     if is_conflict and shown is not None:
-        if isinstance(message, NewOrder) and _shows(message, shown):
+        if isinstance(message, NewOrder) and _shows(message, shown) and not is_other:
             return Accepted(shown.venue_order_id, already_processed=True, accepted_at=shown.accepted_at)
         if isinstance(message, AmendOrder):
             if _shows_amend(message, shown):
@@ -736,25 +794,31 @@ def _refused(
         case "throttled":
             return Unsent("RATE_LIMITED", retry_after=_pause(answer, exchange, now), bytes_sent=True)
         case "busy":
-            return Unsent("VENUE_BUSY", answer.code, retry_after=_pause(answer, exchange, now), bytes_sent=True)
+            return Unsent(
+                "VENUE_BUSY", bounded_detail(answer.code), retry_after=_pause(answer, exchange, now), bytes_sent=True
+            )
         case "expired":
             # A lookup finds the order, or it is absent and sent again with a new expiry.
             return Ambiguous("REQUEST_EXPIRED")
-        case "unknown_order" if not isinstance(message, NewOrder):
+        case "unknown_order":
             return VenueRejected("UNKNOWN_ORDER")
-        case "order_final" if not isinstance(message, NewOrder):
+        case "order_final":
             if isinstance(message, CancelOrder) and shown is not None and shown.replaced_by is not None:
                 return Unsent("REPLACED", shown.replaced_by, bytes_sent=True)
             return VenueRejected("ORDER_FINAL")
-        case "stale_amend" if isinstance(message, AmendOrder):
+        case "stale_amend":
             return VenueRejected("CONFLICT", bounded_detail(answer.code))
-        case _:
+        case "duplicate" | None:
             if is_conflict:
                 return Ambiguous("CONFLICT", bounded_detail(answer.code))
             if exchange.status >= 500:
                 return Ambiguous("BROKER_5XX")
             # A redirect, a proxy's time-out or a page of another server is not a documented rejection.
-            return Ambiguous("UNKNOWN", f"HTTP {exchange.status}" if exchange.status >= 300 else answer.code)
+            return Ambiguous(
+                "UNKNOWN", f"HTTP {exchange.status}" if exchange.status >= 300 else bounded_detail(answer.code)
+            )
+        case _:
+            assert_never(meaning)
 
 
 def _reject_code(status: int, meaning: Meaning) -> RejectCode:
@@ -763,48 +827,6 @@ def _reject_code(status: int, meaning: Meaning) -> RejectCode:
     if status == 409:
         return "CONFLICT"
     return "BAD_REQUEST" if status >= 400 else "BROKER_REJECTED"
-
-
-def _unless_shown(message: Message, outcome: SendOutcome, exchange: BrokerResponse, rules: AnswerRules) -> SendOutcome:
-    """The outcome, or doubt if it denies a message whose result its own body shows, wherever that is in the body.
-
-    A venue may answer so, and a broken error response may have swallowed the answer that follows it.
-    """
-    if not isinstance(outcome, VenueRejected | Unsent):
-        return outcome
-    if any(rules.shows_carried_out(message, members) for members in rules.objects(exchange.body) or ()):
-        return Ambiguous("UNKNOWN", f"HTTP {exchange.status} shows that the request was carried out")
-    return outcome
-
-
-def _if_answered(
-    message: Message,
-    other_ids: Collection[str],
-    outcome: SendOutcome,
-    answer: Answer | None,
-    exchange: BrokerResponse,
-    rules: AnswerRules,
-) -> SendOutcome:
-    """The outcome, or doubt if the response may be the answer to another request.
-
-    A response that names an order other than this one is never the answer. One that names none, or this one, may be a
-    second response to another request or a copy of the answer to an earlier attempt: unless it shows that the order was
-    accepted, it must be the only response on its connection; or a repeated id must never be executed again, and
-    nothing may have arrived behind it yet.
-    """
-    if isinstance(outcome, Ambiguous):
-        return outcome
-    objects = rules.objects(exchange.body)
-    if objects is None:
-        return Ambiguous("UNKNOWN", "the answer cannot be read")
-    if not rules.names(objects) <= {message.client_order_id, *other_ids}:
-        return Ambiguous("UNKNOWN", "the answer names another order")
-    is_proof = isinstance(outcome, Accepted) and not (isinstance(answer, Took) and answer.order is None)
-    if exchange.is_followed and not is_proof:
-        return Ambiguous("UNKNOWN", f"HTTP {exchange.status} has another response behind it")
-    if is_proof or exchange.is_only_response or rules.dedupes_permanently:
-        return outcome
-    return Ambiguous("UNKNOWN", f"HTTP {exchange.status} may answer another request")
 
 
 def _shows(message: NewOrder, found: Found) -> bool:

@@ -75,7 +75,7 @@ class Members(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that the adapter takes, as `name=value` in `VENUE_OPTIONS_<VENUE>` or, of a secret, `VENUE_SECRETS_<VENUE>`."""
+    """A value that the adapter takes, as `name=value` in `VENUE_OPTIONS_<VENUE>`, or `VENUE_SECRETS_<VENUE>`."""
 
     name: str
     """In lower case: letters, digits and `_`."""
@@ -90,7 +90,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a kind of venue before it is opened, as data: the core acts on it, `venues describe` shows it."""
+    """What is known about a kind of venue before it is opened: the core acts on it, `venues describe` shows it."""
 
     kind: str
     """The scheme of `VENUE_URL_<VENUE>`, such as `acme` in `acme:https://api.example.com`: letters, digits and `-`."""

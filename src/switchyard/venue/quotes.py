@@ -120,5 +120,5 @@ def _problem(read: interface.Quote, now: datetime) -> str | None:
     if read.at.tzinfo is None:
         return "its time has no offset"
     if read.at > now + AHEAD_MAX:
-        return f"its time is {(read.at - now).total_seconds():.1f} s ahead of the venue's clock"
+        return f"its time is {(read.at - now).total_seconds():.1f} s ahead of the broker's clock"
     return None

@@ -13,8 +13,8 @@ from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.orders.reasons import described
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import OnDeparture, ignore_departure
-from switchyard.venue.interface import Answer, Request, Response, Took, Unclear
-from switchyard.venue.transport import AwaitsEnd, BrokerResponse, Exchange, Lost, NotSent, Transport, never_awaited
+from switchyard.venue.interface import Answer, Refused, Request, Response, Took, Unclear
+from switchyard.venue.transport import BrokerResponse, Exchange, Transport, never_awaited
 
 _T = TypeVar("_T")
 
@@ -120,8 +120,9 @@ class HttpWire:
         """What became of the message's request; None if there was none, or it was cancelled while it was under way."""
         self.answer: Answer | None = None
         """What the response says about the message."""
-        self.asked: BrokerResponse | None = None
-        """The last response to a question."""
+        self.asked_body = b""
+        """The body of the last response to a question."""
+        self._is_used = False
 
     @property
     def time(self) -> datetime:
@@ -130,16 +131,17 @@ class HttpWire:
 
     async def send(self, request: Request, read: Callable[[Response], Answer]) -> Answer:
         """Send the message's request and return what it led to; raises NoAnswer."""
-        if self.departed or self.exchange is not None:
+        if self._is_used:
             raise NoAnswer("an adapter must not send a message twice")
+        self._is_used = True
 
         def note_departure() -> None:
             self.departed = True
             self._on_departure()
 
-        def is_denial(status: int, headers: Mapping[str, str], body: bytes) -> bool:
+        def may_deny(status: int, headers: Mapping[str, str], body: bytes) -> bool:
             self.answer = _read(read, status, headers, body)
-            return not _takes(self.answer)
+            return _may_deny(self.answer)
 
         self.exchange = exchange = await self._sends.ask(
             request.method,
@@ -149,7 +151,7 @@ class HttpWire:
             response_seconds=self._response_seconds,
             bytes_max=ANSWER_BYTES_MAX,
             on_departure=note_departure,
-            awaits_end=never_awaited if self._believes_denials else is_denial,
+            awaits_end=never_awaited if self._believes_denials else may_deny,
         )
         if not isinstance(exchange, BrokerResponse):
             raise NoAnswer(described(exchange.code, exchange.detail))
@@ -166,7 +168,6 @@ class HttpWire:
             except Exception:
                 return False  # it is read again below, and does not count
 
-        awaits_end: AwaitsEnd = must_be_sure
         exchange = await self._queries.ask(
             request.method,
             request.path,
@@ -174,13 +175,13 @@ class HttpWire:
             headers=request.headers,
             response_seconds=self._query_seconds,
             bytes_max=self._query_bytes_max,
-            awaits_end=awaits_end,
+            awaits_end=must_be_sure,
         )
         if not isinstance(exchange, BrokerResponse):
-            raise NoAnswer(describe(exchange))
+            raise NoAnswer(described(exchange.code, exchange.detail))
         if exchange.is_cached:
             raise NoAnswer("a cache answered instead of the venue")
-        self.asked = exchange
+        self.asked_body = exchange.body
         result = read(Response(status=exchange.status, headers=exchange.headers, body=exchange.body))
         if self._must_be_sure(result) and not exchange.is_only_response:
             raise NoAnswer(f"HTTP {exchange.status} may answer another request")
@@ -195,13 +196,12 @@ def _read(read: Callable[[Response], Answer], status: int, headers: Mapping[str,
         return Unclear(text=repr(error))
 
 
-def _takes(answer: Answer) -> bool:
-    """Whether the answer shows that the message was taken, so that it decides nothing that a copy could get wrong."""
-    return isinstance(answer, Took) and answer.order is not None and answer.order.status != "REJECTED"
-
-
-def describe(exchange: Exchange) -> str:
-    """Why the exchange has no usable answer, for people."""
-    if isinstance(exchange, NotSent | Lost):
-        return described(exchange.code, exchange.detail)
-    return "the response cannot be read" if exchange.status == 200 else f"HTTP {exchange.status}"
+def _may_deny(answer: Answer) -> bool:
+    """Whether the answer decides something that the answer to another request could get wrong."""
+    match answer:
+        case Took(order=order):
+            return order is None or order.status == "REJECTED"
+        case Refused():
+            return True
+        case _:
+            return False  # doubt anyway

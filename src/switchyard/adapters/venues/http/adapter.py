@@ -5,6 +5,7 @@ It reads no setting and decides nothing: the operator states the broker's rules 
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final, Literal, TypeVar
 from urllib.parse import quote as quoted
@@ -38,7 +39,7 @@ from switchyard.domain.journal.lines import stamp
 from switchyard.domain.orders.order import TimeInForce
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Capabilities, ProbeResult
-from switchyard.venue.bridge import QUERIES, RESPONSE_SECONDS, SENDS, Bridge, VenueNames, Way
+from switchyard.venue.bridge import QUERIES, RESPONSE_SECONDS, SENDS, AnswerRules, Bridge, VenueNames, Way
 from switchyard.venue.interface import (
     AmendOrder,
     Answer,
@@ -92,8 +93,7 @@ DESCRIPTOR: Final = Descriptor(
     codes=MappingProxyType(
         {
             "429": "throttled",
-            "409": "duplicate",
-            f"400:{REQUEST_EXPIRED}": "expired",
+            REQUEST_EXPIRED: "expired",  # final for this copy of the request only
             f"404:{UNKNOWN_ORDER}": "unknown_order",
             f"409:{ORDER_FINAL}": "order_final",
             f"409:{STALE_AMEND}": "stale_amend",
@@ -102,9 +102,13 @@ DESCRIPTOR: Final = Descriptor(
 )
 
 
+_RULES: Final = AnswerRules(members=DESCRIPTOR.members)
+
+
 def final_codes(errors: FinalErrors) -> dict[str, Meaning]:
-    """The codes that the settings call final."""
-    return {str(status) if code is None else f"{status}:{code}": "rejected" for status, code in errors}
+    """The codes that the settings call final; those whose meaning the protocol gives keep it."""
+    codes = {str(status) if code is None else f"{status}:{code}": code for status, code in errors}
+    return {key: "rejected" for key, code in codes.items() if DESCRIPTOR.codes.keys().isdisjoint((key, code))}
 
 
 class HttpProtocol:
@@ -134,13 +138,16 @@ class HttpProtocol:
         match message:
             case NewOrder():
                 request = self._request("POST", "/orders", encode(_place_order(message)), message.client_order_id)
+                unreadable = "the answer cannot be read"
             case AmendOrder():
                 path = _path(message.orig_client_order_id)
                 request = self._request("PATCH", path, encode(_amend_order(message)), message.client_order_id)
+                unreadable = "the answer does not show this amend"
             case CancelOrder():
                 # Without a key, whose answer a broker may repeat.
                 request = self._request("POST", f"{_path(message.client_order_id)}/cancel", b"")
-        return await wire.send(request, _answer)
+                unreadable = "the answer is not about this order"
+        return await wire.send(request, partial(_answer, unreadable=unreadable))
 
     async def find(self, ref: OrderRef, wire: Wire) -> Found | None:
         """Return the order as the broker has it."""
@@ -177,7 +184,7 @@ class HttpProtocol:
         # A new id each time, so that no cache has the answer.
         probe_id = f"probe-{wire.time.timestamp() * 1000:.0f}-{self._probes}"
         self._probes += 1
-        return await wire.ask(self._query(_path(probe_id)), self._probed)
+        return await wire.ask(self._query(_path(probe_id)), partial(self._probed, probe_id))
 
     async def cancel_all(self, wire: Wire) -> None:
         """Cancel every open order under our credentials."""
@@ -196,10 +203,10 @@ class HttpProtocol:
         page = await wire.ask(self._query(path), _reader(QuotesResponse))
         return [_quote(raw) for raw in page.quotes]
 
-    def _probed(self, response: Response) -> ProbeResult:
+    def _probed(self, probe_id: str, response: Response) -> ProbeResult:
         if response.status == 429:
             return "busy"
-        if response.status not in (200, 404) or (self._has_lookup and _found(response) is not None):
+        if response.status not in (200, 404) or (self._has_lookup and not _is_unknown(probe_id, response)):
             raise ValueError(f"HTTP {response.status}")
         return "answered"
 
@@ -253,16 +260,18 @@ def _amend_order(message: AmendOrder) -> protocol.AmendOrder:
 # What the broker says. Pure.
 
 
-def _answer(response: Response) -> Answer:
+def _answer(response: Response, unreadable: str) -> Answer:
     if response.status in (200, 201, 202):
-        shown = as_found(_decoded(response, OrderResponse))
+        try:
+            shown = as_found(_decoded(response, OrderResponse))
+        except ValueError:
+            return Unclear(text=unreadable)
         return Took(venue_order_id=shown.venue_order_id, order=shown)
-    if response.status == 429:
-        return Refused(code="429")  # throttled before its body was made
     try:
         problem = _decoded(response, ErrorResponse)
     except ValueError:
-        return Unclear(text=f"HTTP {response.status}")
+        # Throttled perhaps before its body was made.
+        return Refused(code="429") if response.status == 429 else Unclear(text=f"HTTP {response.status}")
     shown_order = None if problem.order is None else as_found(problem.order)
     return Refused(code=problem.error, text=problem.message, order=shown_order)
 
@@ -272,6 +281,14 @@ def _found(response: Response) -> Found | None:
     if response.status == 404 and _decoded(response, ErrorResponse).error == UNKNOWN_ORDER:
         return None
     return as_found(_reader(OrderResponse)(response))
+
+
+def _is_unknown(probe_id: str, response: Response) -> bool:
+    """Whether the broker itself says that it has no order with this id."""
+    objects = _RULES.objects(response.body)
+    if objects is None or not _RULES.names(objects) <= {probe_id} or any(map(_RULES.shows_taken, objects)):
+        return False
+    return _found(response) is None
 
 
 def as_found(order: OrderResponse) -> Found:
@@ -358,8 +375,8 @@ def _decoded(response: Response, kind: type[_T]) -> _T:
     """The body as `kind`; raises ValueError."""
     try:
         return msgspec.json.decode(response.body, type=kind)
-    except RecursionError:
-        raise ValueError("the body is nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"the response cannot be decoded: {error}") from error
 
 
 def _reader(kind: type[_T]) -> Callable[[Response], _T]:
