@@ -9,7 +9,11 @@ from tests.support.process import ROOT
 FOLDER = ROOT / "examples/venue_plugin"
 sys.path.insert(0, str(FOLDER))
 
+from acorn_venue import KIND  # noqa: E402
+from acorn_venue.adapter import AcornAdapter  # noqa: E402
 from acorn_world import AcornWorld  # noqa: E402
+
+__all__ = ["KIND", "AcornAdapter", "AcornWorld"]
 
 SYMBOLS = "USDJPY=USD/JPY,EURUSD=EUR/USD"
 

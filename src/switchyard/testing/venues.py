@@ -765,6 +765,8 @@ async def reading_resumes_after_every_page(site: Site) -> None:
     await site.reports_of(*orders, filled=[order.qty for order in orders])
     pages = await site.pages(limit=1)
     whole = [report for page in pages for report in page.reports]
+    large = [report for page in await site.pages() for report in page.reports]
+    expect(whole == large, f"reports: in pages of one there are {len(whole)}, in a large page {len(large)}")
     expect(len(whole) >= 4, f"reports: two orders in two parts each made {len(whole)} reports")
     for read in range(1, len(pages) + 1):
         async with opened(site.world, site.kind) as another:
