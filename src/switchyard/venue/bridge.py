@@ -744,10 +744,8 @@ def _told(
         case Refused():
             return _refused(message, answer, exchange, now, rules, is_other=is_other)
         case Unclear(text=text):
-            if exchange.status >= 500:
-                return Ambiguous("BROKER_5XX")
             is_conflict = exchange.status == 409 and isinstance(message, NewOrder)
-            return Ambiguous("CONFLICT" if is_conflict else "UNKNOWN", bounded_detail(text))
+            return _undocumented(exchange, text, is_conflict=is_conflict)
         case _:
             assert_never(answer)
 
@@ -809,16 +807,20 @@ def _refused(
         case "stale_amend":
             return VenueRejected("CONFLICT", bounded_detail(answer.code))
         case "duplicate" | None:
-            if is_conflict:
-                return Ambiguous("CONFLICT", bounded_detail(answer.code))
-            if exchange.status >= 500:
-                return Ambiguous("BROKER_5XX")
-            # A redirect, a proxy's time-out or a page of another server is not a documented rejection.
-            return Ambiguous(
-                "UNKNOWN", f"HTTP {exchange.status}" if exchange.status >= 300 else bounded_detail(answer.code)
-            )
+            detail = f"HTTP {exchange.status}" if exchange.status >= 300 and not is_conflict else answer.code
+            return _undocumented(exchange, detail, is_conflict=is_conflict)
         case _:
             assert_never(meaning)
+
+
+def _undocumented(exchange: BrokerResponse, detail: str, *, is_conflict: bool) -> Ambiguous:
+    """The doubt that an answer leaves which the venue's documents do not call final.
+
+    Such as a redirect, a proxy's time-out or a page of another server.
+    """
+    if exchange.status >= 500:
+        return Ambiguous("BROKER_5XX")
+    return Ambiguous("CONFLICT" if is_conflict else "UNKNOWN", bounded_detail(detail))
 
 
 def _reject_code(status: int, meaning: Meaning) -> RejectCode:
