@@ -11,9 +11,10 @@ sys.path.insert(0, str(FOLDER))
 
 from acorn_venue import KIND  # noqa: E402
 from acorn_venue.adapter import AcornAdapter  # noqa: E402
+from acorn_venue.descriptor import WINDOW  # noqa: E402
 from acorn_world import AcornWorld  # noqa: E402
 
-__all__ = ["KIND", "AcornAdapter", "AcornWorld"]
+__all__ = ["KIND", "WINDOW", "AcornAdapter", "AcornWorld"]
 
 SYMBOLS = "USDJPY=USD/JPY,EURUSD=EUR/USD"
 

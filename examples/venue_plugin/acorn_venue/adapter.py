@@ -38,6 +38,7 @@ from switchyard.venue import (
 
 Json = dict[str, Any]
 
+PAGES_MAX: Final = 10_000
 STATUS: Final[dict[str, ReportStatus]] = {
     "live": "WORKING",
     "part": "PARTIALLY_FILLED",
@@ -49,7 +50,7 @@ SIDE: Final[dict[str, Side]] = {"B": "BUY", "S": "SELL"}
 
 
 class AcornError(Exception):
-    """An answer with `"ok": false` to a question."""
+    """An answer to a question that does not answer it."""
 
 
 class AcornAdapter:
@@ -65,7 +66,6 @@ class AcornAdapter:
     async def close(self) -> None:
         """Nothing to release."""
 
-    # [send]
     async def send(self, message: Message, wire: Wire) -> Answer:
         """Send the message, signed with the time of its attempt."""
         match message:
@@ -89,9 +89,6 @@ class AcornAdapter:
             "desk": self._desk,
         }
 
-    # [end]
-
-    # [sign]
     def _signed(self, method: Literal["GET", "POST"], path: str, at: datetime, content: bytes | None = None) -> Request:
         at_ms, window_ms = str(_ms(at)), str(WINDOW // timedelta(milliseconds=1))
         signed = "\n".join((method, path, at_ms, window_ms, "")).encode() + (content or b"")
@@ -104,9 +101,6 @@ class AcornAdapter:
         }
         return Request(method=method, path=path, headers=headers, body=content)
 
-    # [end]
-
-    # [find]
     async def find(self, ref: OrderRef, wire: Wire) -> Found | None:
         """Look the order up; Acorn needs its pair."""
         if ref.symbol is None:
@@ -121,16 +115,14 @@ class AcornAdapter:
     async def open_orders(self, wire: Wire) -> AsyncIterator[Sequence[Found]]:
         """Yield the open orders in pages, until Acorn names no next one."""
         start = "o0"
-        while True:
+        for _ in range(PAGES_MAX):
             page = await wire.ask(self._query(wire, "/v2/orders/open", **{"from": start}), _data)
             yield [_order(order) for order in page["orders"]]
             if page["next"] is None:
                 return
             start = page["next"]
+        raise AcornError("the list of open orders does not end")
 
-    # [end]
-
-    # [reports]
     async def reports(self, after: str | None, limit: int, wire: Wire) -> Page:
         """Return the next executions and ends of orders."""
         query = self._query(wire, "/v2/events", **{"from": after or "e0", "count": str(limit)})
@@ -143,9 +135,6 @@ class AcornAdapter:
         page = await wire.ask(query, _data)
         return StatementLines(lines=[_line(event) for event in page["events"]], cursor=page["cursor"])
 
-    # [end]
-
-    # [quotes]
     async def quotes(self, symbols: Sequence[str], wire: Wire) -> Sequence[Quote | Unreadable]:
         """Return the quotes of the pairs; Acorn leaves out those without a market."""
         page = await wire.ask(self._query(wire, "/v2/quotes", pairs=",".join(symbols)), _data)
@@ -153,8 +142,6 @@ class AcornAdapter:
             Quote(symbol=raw["pair"], bid=Decimal(raw["bid"]), ask=Decimal(raw["ask"]), at=_time(raw["ms"]))
             for raw in page["quotes"]
         ]
-
-    # [end]
 
     def _query(self, wire: Wire, path: str, **values: str) -> Request:
         return self._signed("GET", f"{path}?{urlencode(values)}", wire.time)
@@ -172,7 +159,6 @@ def _change(message: AmendOrder) -> Json:
 # What Acorn says. Pure.
 
 
-# [answer]
 def _answer(response: Response) -> Answer:
     """What an answer says about a message: with errors of its own, too, the status is 200."""
     if response.status == 429:
@@ -182,9 +168,6 @@ def _answer(response: Response) -> Answer:
     if body["ok"] and shown is not None:
         return Took(venue_order_id=shown.venue_order_id, order=shown)
     return Refused(code=body["code"], order=shown)
-
-
-# [end]
 
 
 def _found(response: Response) -> Found | None:
@@ -231,7 +214,6 @@ def _fill(raw: Json) -> Fill:
     return Fill(exec_id=raw["fid"], qty=Decimal(raw["amount"]), price=Decimal(raw["price"]), at=_time(raw["ms"]))
 
 
-# [report]
 def _report(event: Json) -> Report | Unreadable:
     """An event as a report; one that cannot be read does not hold up the others."""
     try:
@@ -249,9 +231,6 @@ def _report(event: Json) -> Report | Unreadable:
         price=None if fill is None else fill.price,
         filled_qty=order.filled_qty,
     )
-
-
-# [end]
 
 
 def _line(event: Json) -> StatementLine:

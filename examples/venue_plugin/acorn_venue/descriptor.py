@@ -14,7 +14,6 @@ def _source(claim: str, section: str, evidence: Evidence = "tried on an example"
     return Source(claim=claim, source=document, read_on=date(2026, 11, 18), evidence=evidence)
 
 
-# [capabilities]
 CAPABILITIES: Final = Capabilities(
     dedupe="while_open",
     lookup="all",
@@ -24,9 +23,7 @@ CAPABILITIES: Final = Capabilities(
     amend="in_place",
     kinds=OrderKinds(times_in_force=frozenset({"GTC", "IOC"})),
 )
-# [end]
 
-# [descriptor]
 DESCRIPTOR: Final = Descriptor(
     kind="acorn",
     title="Acorn, a fictional broker: spot orders over REST",
@@ -67,4 +64,3 @@ DESCRIPTOR: Final = Descriptor(
         _source("codes", "Errors"),
     ),
 )
-# [end]
