@@ -1,4 +1,7 @@
-"""Unknown settings: under our own prefixes they stop the start, under shared ones only a misspelt name does."""
+"""Settings that stop the start: unknown ones under our own prefixes, and kinds of venues that are not installed.
+
+Under shared prefixes only a misspelt name does.
+"""
 
 from pathlib import Path
 
@@ -48,3 +51,12 @@ async def test_names_of_other_programs_are_a_warning(tmp_path: Path) -> None:
         process.close()
     warned = [line for line in process.log.splitlines() if "setting_unknown" in line]
     assert [next(name for name in others if f"name={name}" in line) for line in warned] == sorted(others)
+
+
+def test_a_kind_of_venue_that_is_not_installed_stops_the_start(tmp_path: Path) -> None:
+    done = run_command("up", SWITCHYARD_DATA_DIR=str(tmp_path / "var"), VENUE_URL_SIM="nosuch:https://127.0.0.1:1")
+    assert done.returncode == 4
+    assert done.stderr.startswith(
+        "switchyard: VENUE_URL_SIM: 'nosuch' is no kind of venue here; installed: http, paper"
+    )
+    assert done.stderr.count("\n") == 1

@@ -45,7 +45,7 @@ def test_every_setting_has_a_default() -> None:
         ({"SOR_VENUES": "a,b", "SOR_DEFAULT_VENUE": "c"}, "SOR_DEFAULT_VENUE"),
         ({"SOR_SYMBOL_ROUTES": "BTC=nowhere"}, "SOR_SYMBOL_ROUTES"),
         ({"SOR_SYMBOL_ROUTES": "BTC"}, "SOR_SYMBOL_ROUTES"),
-        ({"VENUE_URL_SIM": "gopher:"}, "VENUE_URL_SIM"),
+        ({"VENUE_URL_SIM": "gopher:host"}, "VENUE_URL_SIM"),
         ({"VENUE_LOOKUP_SIM": "some"}, "VENUE_LOOKUP_SIM"),
         ({"VENUE_REUSE_CONNECTIONS_SIM": "true", "VENUE_DEDUPE_SIM": "ttl"}, "VENUE_REUSE_CONNECTIONS_SIM"),
         ({"VENUE_EXEC_ID_SCOPE_SIM": "account"}, "VENUE_EXEC_ID_SCOPE_SIM"),
@@ -66,7 +66,13 @@ def test_an_invalid_setting_raises_an_error_that_names_it(environment: dict[str,
 @pytest.mark.parametrize("dedupe", ["permanent", "ttl", "while_open", "none"])
 @pytest.mark.parametrize("given", ["", "false"])
 def test_connections_are_reused_only_where_a_repeated_order_does_no_harm(dedupe: str, given: str) -> None:
-    settings = load_settings({"VENUE_DEDUPE_SIM": dedupe, "VENUE_REUSE_CONNECTIONS_SIM": given})
+    settings = load_settings(
+        {
+            "VENUE_URL_SIM": "http://127.0.0.1:1",
+            "VENUE_DEDUPE_SIM": dedupe,
+            "VENUE_REUSE_CONNECTIONS_SIM": given,
+        }
+    )
     assert reuses_connections(settings.venues[0]) == (dedupe == "permanent" and not given)
 
 

@@ -11,13 +11,14 @@ import pytest
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.venues.http.adapter import http_venue
 from switchyard.bootstrap.capabilities import declared_capabilities
-from switchyard.bootstrap.venues import credentials_of, names_at
+from switchyard.bootstrap.venues import credentials_of, names_at, remote_venue
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders.order import Order
 from switchyard.ports.venue import Accepted, VenueRejected
 from switchyard.settings import VenueSettings, load_settings
 from switchyard.venue.bridge import Bridge
+from switchyard.venue.transport import Pool
 from tests.support.http_quotes import http_quotes
 from tests.support.scripted_server import Reply, ScriptedServer, reply, scripted_server
 from tests.support.venue_orders import an_order, bare, by_id
@@ -96,9 +97,11 @@ async def test_an_order_of_an_account_without_one_at_the_broker_is_not_sent() ->
     [
         ({"token": "s3cret"}, "authorization", "Bearer s3cret"),
         ({"token": "s3cret", "token_header": "X-Api-Key"}, "x-api-key", "s3cret"),
+        ({"url": "http://m%40e:s3cret@broker"}, "authorization", "Basic bUBlOnMzY3JldA=="),
+        ({"url": "https://s3cret@broker/api"}, "authorization", "Basic czNjcmV0Og=="),
     ],
 )
-async def test_every_request_carries_the_token(given: Mapping[str, str], header: str, value: str) -> None:
+async def test_every_request_carries_the_credentials(given: Mapping[str, str], header: str, value: str) -> None:
     settings = venue_settings(**given)
     absent = reply(404, {"error": "UNKNOWN_ORDER"})
     async with scripted_server(reply(200, SHOWN), reply(200, SHOWN), absent) as server:
@@ -142,3 +145,20 @@ def test_a_wrong_setting_names_itself_and_shows_no_secret(given: dict[str, str],
         venue_settings(**given)
     assert message in str(raised.value)
     assert "break" not in str(raised.value) and "pw" not in str(raised.value)
+
+
+async def test_the_credentials_of_a_url_are_sent_as_basic_authentication_and_not_in_the_host_header() -> None:
+    absent = reply(404, {"error": "UNKNOWN_ORDER"})
+    async with scripted_server(reply(200, SHOWN), absent) as server:
+        venue = remote_venue(
+            venue_settings(url=server.url.replace("http://", "http://me:p%2Fw@"), symbols="USDJPY=USD/JPY"),
+            ManualClock(),
+            sends=Pool(1),
+        )
+        await venue.start()
+        assert bare(await venue.submit(ORDER)) == Accepted("brk-1")
+        assert await venue.find(by_id(ORDER.venue_client_order_id)) is None
+        await venue.close()
+        assert {request.headers["authorization"] for request in server.requests} == {"Basic bWU6cC93"}
+        assert {request.headers["host"] for request in server.requests} == {server.url.removeprefix("http://")}
+        assert [request.path for request in server.requests] == ["/orders", "/orders/one"]

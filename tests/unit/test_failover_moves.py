@@ -33,6 +33,7 @@ from switchyard.ports.venue import (
     Ambiguous,
     Capabilities,
     OnDeparture,
+    OrderToFind,
     SendOutcome,
     Unsent,
     Venue,
@@ -63,7 +64,7 @@ class LoggingVenue:
         self._log += [(self.name, order.order_id) for order in orders]
         return [self.outcome] * len(orders)
 
-    async def find_by_client_order_id(self, client_id: str) -> object:
+    async def find(self, order: OrderToFind) -> object:
         return self.found
 
 

@@ -99,16 +99,20 @@ def _weakened(descriptor: Descriptor, stated: Capabilities, settings: VenueSetti
             if strengths.index(ours) > strengths.index(theirs):
                 _promises_more(setting, settings, theirs)
             changes[field] = ours
-    if "dedupe" in settings.stated and stated.dedupe == "ttl":
-        changes["dedupe_ttl"] = min(stated.dedupe_ttl or timedelta(), declared.dedupe_ttl or timedelta.max)
+    if changes.get("dedupe", declared.dedupe) == "ttl":
+        longest = declared.dedupe_ttl  # None: the venue deduplicates permanently
+        ttl = settings.dedupe_ttl if longest is None or "dedupe_ttl" in settings.stated else longest
+        if longest is not None and ttl > longest:
+            _promises_more("dedupe_ttl", settings, f"{longest.total_seconds():g} seconds")
+        changes["dedupe_ttl"] = ttl
     if "amend" in settings.stated:
         if stated.amend not in ("none", declared.amend):
             _promises_more("amend", settings, declared.amend)
         changes["amend"] = stated.amend
     if "window" in settings.stated:
         window = declared.acceptance_window
-        if window is not None and stated.acceptance_window is not None and stated.acceptance_window < window:
-            _promises_more("window", settings, f"{window.total_seconds():g} seconds")
+        if stated.acceptance_window is not None and (window is None or stated.acceptance_window < window):
+            _promises_more("window", settings, "none" if window is None else f"{window.total_seconds():g} seconds")
         changes["acceptance_window"] = stated.acceptance_window
     kinds = declared.kinds
     for setting, ours, theirs in (

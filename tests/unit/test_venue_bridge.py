@@ -1,0 +1,524 @@
+"""What an answer means is decided by what had left and by the response, whatever the adapter makes of it."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.orders.amends import Amend
+from switchyard.ports.venue import (
+    Accepted,
+    Ambiguous,
+    Capabilities,
+    OnDeparture,
+    SendOutcome,
+    Unsent,
+    VenueRejected,
+    VenueUnavailable,
+    ignore_departure,
+)
+from switchyard.venue import bridge as bridge_module
+from switchyard.venue.bridge import Bridge, Way
+from switchyard.venue.interface import (
+    Answer,
+    Found,
+    Message,
+    Page,
+    Refused,
+    Report,
+    Request,
+    Response,
+    Took,
+    Unclear,
+    Unreadable,
+    Wire,
+)
+from switchyard.venue.transport import AwaitsEnd, BrokerResponse, Exchange, Lost, NotSent, never_awaited
+from tests.support.acme_venue import DESCRIPTOR, REQUEST, AcmeAdapter, read
+from tests.support.venue_orders import MOMENT, an_order, by_id, unlocated
+
+ORDER = an_order("one", price="1")
+AMEND = Amend(
+    client_order_id=VenueClientOrderId("two"),
+    orig_client_order_id=VenueClientOrderId("one"),
+    qty=Decimal(7),
+    price=Decimal(1),
+)
+CAPABILITIES = Capabilities(dedupe="while_open", lookup="all", amend="in_place")
+
+
+class Script:
+    """In place of the transports: gives the exchanges of the script one after the other."""
+
+    def __init__(self, *exchanges: Exchange | None, ends: bool = True) -> None:
+        """`None`: no response comes, ever. `ends`: the venue ends each connection after its response."""
+        self._exchanges = list(exchanges)
+        self._ends = ends
+        self.asked: list[str] = []
+        self.awaited = 0
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        response_seconds: float,
+        bytes_max: int,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        on_departure: OnDeparture = ignore_departure,
+        awaits_end: AwaitsEnd = never_awaited,
+    ) -> Exchange:
+        self.asked.append(path)
+        await asyncio.sleep(0)
+        exchange = self._exchanges.pop(0)
+        if isinstance(exchange, NotSent):
+            return exchange
+        on_departure()
+        if exchange is None:
+            await asyncio.Event().wait()
+        elif isinstance(exchange, BrokerResponse) and awaits_end(exchange.status, exchange.headers, exchange.body):
+            self.awaited += 1
+            return replace(exchange, is_only_response=self._ends)
+        return exchange  # type: ignore[return-value]
+
+
+def answered(status: int = 200, **members: Any) -> BrokerResponse:
+    """A response of the venue."""
+    return BrokerResponse(status, msgspec.json.encode(members), {}, "127.0.0.1:1")
+
+
+TAKEN = answered(cid="one", oid="o-1", state="open")
+DENIED = answered(code=-10)
+TIMED_OUT = Lost("NETWORK_TIMEOUT", None, "127.0.0.1:1")
+
+
+@pytest.fixture
+def over(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bridge]:
+    """Makes the bridge over an adapter whose requests have these exchanges."""
+
+    def made(script: Script, sending: Any = None, **capabilities: Any) -> Bridge:
+        monkeypatch.setattr(bridge_module, "Transport", lambda *_arguments, **_named: script)
+        return Bridge(
+            VenueName("sim"),
+            DESCRIPTOR,
+            AcmeAdapter(sending),
+            clock=ManualClock(),
+            way=Way("https://acme.invalid"),
+            capabilities=replace(CAPABILITIES, **capabilities),
+        )
+
+    return made
+
+
+async def test_the_answer_counts_where_nothing_contradicts_it(over: Callable[..., Bridge]) -> None:
+    assert await over(Script(TAKEN)).submit(ORDER) == Accepted("o-1")
+    assert await over(Script(DENIED)).submit(ORDER) == VenueRejected("BROKER_REJECTED", "-10")
+
+
+# Adapters that say more than they know.
+
+
+def claiming(answer: object) -> Callable[[Message, Wire], Any]:
+    """An adapter that claims this, whatever becomes of its request."""
+
+    async def send(message: Message, wire: Wire) -> object:
+        try:
+            await wire.send(REQUEST, read)
+        except Exception:
+            return answer
+        return answer
+
+    return send
+
+
+SHOWN = Found(client_order_id="one", venue_order_id="o-1", status="WORKING")
+CLAIMS = [Refused(code="-10"), Refused(code="-20"), Took(venue_order_id="o-1", order=SHOWN), Unclear(text="?")]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: type(claim).__name__)
+@pytest.mark.parametrize(
+    ("exchange", "outcome"),
+    [
+        (TIMED_OUT, Ambiguous("NETWORK_TIMEOUT")),
+        (Lost("NETWORK_DISCONNECTED", "reset"), Ambiguous("NETWORK_DISCONNECTED", "reset")),
+        (NotSent("BROKER_DOWN", "no connection"), Unsent("BROKER_DOWN", "no connection")),
+    ],
+)
+async def test_without_a_response_what_had_left_decides_and_no_claim(
+    over: Callable[..., Bridge], exchange: Exchange, outcome: SendOutcome, claim: Answer
+) -> None:
+    bridge = over(Script(exchange, exchange, exchange), claiming(claim))
+    for sent in (await bridge.submit(ORDER), await bridge.cancel(ORDER), await bridge.amend(ORDER, AMEND)):
+        assert unlocated(sent) == outcome
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: type(claim).__name__)
+async def test_an_answer_that_is_not_what_was_read_in_the_response_is_doubt(
+    over: Callable[..., Bridge], claim: Answer
+) -> None:
+    sent = await over(Script(answered(code=-60)), claiming(claim)).submit(ORDER)
+    assert unlocated(sent) == Ambiguous("ADAPTER_FAILED", "the adapter's answer is not what it read in the response")
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (Took(venue_order_id="o-1"), Unsent("VENUE_DOWN", "the adapter sent nothing")),
+        (Took(venue_order_id="o-1", order=SHOWN), Unsent("VENUE_DOWN", "the adapter sent nothing")),
+        (Unclear(text="?"), Unsent("VENUE_DOWN", "the adapter sent nothing")),
+        (None, Unsent("VENUE_DOWN", "the adapter sent nothing")),
+        (Refused(code="STEP", text="off the step of 0.1"), VenueRejected("BAD_REQUEST", "off the step of 0.1")),
+        (Refused(code="STEP"), VenueRejected("BAD_REQUEST", "STEP")),
+    ],
+)
+async def test_an_adapter_that_sends_nothing_may_only_refuse(
+    over: Callable[..., Bridge], answer: Answer | None, outcome: SendOutcome
+) -> None:
+    async def send(message: Message, wire: Wire) -> Answer | None:
+        return answer
+
+    script = Script()
+    assert await over(script, send).submit(ORDER) == outcome
+    assert script.asked == []
+
+
+async def test_a_message_is_sent_once_however_often_the_adapter_sends_it(over: Callable[..., Bridge]) -> None:
+    async def twice(message: Message, wire: Wire) -> Answer:
+        await wire.send(REQUEST, read)
+        return await wire.send(REQUEST, read)
+
+    async def until_it_answers(message: Message, wire: Wire) -> Answer:
+        for _ in range(3):
+            try:
+                return await wire.send(REQUEST, read)
+            except Exception:
+                continue
+        return Refused(code="-10")
+
+    async def at_once(message: Message, wire: Wire) -> Answer:
+        first, *_ = await asyncio.gather(*(wire.send(REQUEST, read) for _ in range(3)), return_exceptions=True)
+        assert not isinstance(first, BaseException)
+        return first
+
+    cases: list[tuple[Exchange, Any, SendOutcome]] = [
+        (TAKEN, twice, Ambiguous("ADAPTER_FAILED", "the adapter failed after the response")),
+        (TIMED_OUT, until_it_answers, Ambiguous("NETWORK_TIMEOUT")),
+        (NotSent("BROKER_DOWN"), until_it_answers, Unsent("BROKER_DOWN")),
+        (TAKEN, at_once, Accepted("o-1")),
+    ]
+    for exchange, sending, outcome in cases:
+        script = Script(exchange)
+        assert unlocated(await over(script, sending).submit(ORDER)) == outcome
+        assert script.asked == ["/order"]
+
+
+async def test_an_adapter_that_raises_is_judged_by_what_had_left(over: Callable[..., Bridge]) -> None:
+    async def before(message: Message, wire: Wire) -> Answer:
+        raise RuntimeError("a defect")
+
+    async def after(message: Message, wire: Wire) -> Answer:
+        await wire.send(REQUEST, read)
+        raise RuntimeError("a defect")
+
+    def raise_in_read(response: Response) -> Answer:
+        raise RuntimeError("a defect")
+
+    async def while_reading(message: Message, wire: Wire) -> Answer:
+        return await wire.send(REQUEST, raise_in_read)
+
+    failed = Ambiguous("ADAPTER_FAILED", "the adapter failed after the response")
+    cases: list[tuple[Any, Exchange, SendOutcome]] = [
+        (before, TAKEN, Unsent("VENUE_DOWN", "the adapter sent nothing")),
+        (after, TAKEN, failed),
+        (after, DENIED, failed),
+        (after, TIMED_OUT, Ambiguous("NETWORK_TIMEOUT")),
+        (after, NotSent("BROKER_DOWN"), Unsent("BROKER_DOWN")),
+        (while_reading, DENIED, Ambiguous("UNKNOWN", "RuntimeError('a defect')")),
+    ]
+    for sending, exchange, outcome in cases:
+        assert unlocated(await over(Script(exchange), sending).submit(ORDER)) == outcome
+
+
+@pytest.mark.parametrize("departs", [True, False])
+async def test_an_adapter_that_takes_too_long_is_judged_by_what_had_left(
+    over: Callable[..., Bridge], monkeypatch: pytest.MonkeyPatch, departs: bool
+) -> None:
+    async def hangs(message: Message, wire: Wire) -> Answer:
+        if departs:
+            return await wire.send(REQUEST, read)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    bridge = over(Script(None), hangs)
+    monkeypatch.setattr(bridge_module, "SEND_LIMIT", timedelta(seconds=0.05))
+    in_doubt = Ambiguous("NETWORK_TIMEOUT", "the adapter took too long")
+    assert await bridge.submit(ORDER) == (in_doubt if departs else Unsent("VENUE_DOWN", "the adapter sent nothing"))
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        "accepted",
+        7,
+        Took(venue_order_id="o-1", order=replace(SHOWN, qty="many")),
+        Refused(code=10),  # type: ignore[arg-type]
+        Refused(code="-40", order="one"),  # type: ignore[arg-type]
+    ],
+)
+async def test_what_the_interface_does_not_have_is_doubt_and_the_other_orders_keep_their_outcomes(
+    over: Callable[..., Bridge], garbage: Any
+) -> None:
+    async def send(message: Message, wire: Wire) -> Answer:
+        return await wire.send(REQUEST, read if message.client_order_id != "two" else lambda response: garbage)
+
+    others = [replace(TAKEN, body=TAKEN.body.replace(b"one", name)) for name in (b"one", b"two", b"three")]
+    bridge = over(Script(*others), send, lookup="none")
+    first, second, third = await bridge.submit_many([an_order(name, price="1") for name in ("one", "two", "three")])
+    assert (first, third) == (Accepted("o-1"), Accepted("o-1"))
+    assert isinstance(second, Ambiguous)
+
+
+# Denials.
+
+
+@pytest.mark.parametrize(
+    ("script", "dedupe", "is_believed"),
+    [
+        (Script(DENIED), "while_open", True),
+        (Script(DENIED, ends=False), "while_open", False),
+        (Script(DENIED, ends=False), "permanent", True),
+        (Script(replace(DENIED, is_followed=True)), "permanent", False),
+        (Script(replace(DENIED, is_followed=True)), "while_open", False),
+        (Script(answered(code=-10, cid="one")), "while_open", True),
+        (Script(answered(code=-10, cid="another")), "permanent", False),
+        (Script(answered(code=-10, errors=[{"cid": "another"}])), "permanent", False),
+        (Script(answered(code=-10, oid="o-1")), "permanent", False),
+        (Script(answered(code=-10, order={"state": "OPEN"})), "permanent", False),
+        (Script(BrokerResponse(200, b'{"code": -10, "cid": "another", "cid": "one"}')), "permanent", False),
+    ],
+)
+async def test_a_denial_counts_only_if_it_surely_answers_the_request(
+    over: Callable[..., Bridge], script: Script, dedupe: str, is_believed: bool
+) -> None:
+    sent = await over(script, dedupe=dedupe).submit(ORDER)
+    assert isinstance(sent, VenueRejected if is_believed else Ambiguous)
+
+
+@pytest.mark.parametrize(("ends", "is_believed"), [(True, True), (False, False)])
+async def test_an_order_that_is_taken_but_not_shown_needs_the_only_response(
+    over: Callable[..., Bridge], ends: bool, is_believed: bool
+) -> None:
+    sent = await over(Script(answered(oid="o-1"), ends=ends)).submit(ORDER)
+    assert isinstance(sent, Accepted if is_believed else Ambiguous)
+
+
+async def test_only_what_may_deny_awaits_the_end_of_its_connection(over: Callable[..., Bridge]) -> None:
+    for exchange, awaited in [(TAKEN, 0), (answered(oid="o-1"), 1), (DENIED, 1), (BrokerResponse(200, b"?"), 0)]:
+        script = Script(exchange)
+        await over(script).submit(ORDER)
+        assert script.awaited == awaited
+
+
+# Codes.
+
+
+@pytest.mark.parametrize(
+    ("exchange", "outcome"),
+    [
+        (answered(code=-10), VenueRejected("BROKER_REJECTED", "-10")),
+        (answered(422, code=-10), VenueRejected("BAD_REQUEST", "-10")),
+        (answered(409, code=-10), VenueRejected("CONFLICT", "-10")),
+        (answered(code=-30), VenueRejected("UNAUTHORIZED", "-30")),
+        (answered(401, code=-10), VenueRejected("UNAUTHORIZED", "-10")),
+        (answered(code=-20), Unsent("RATE_LIMITED", bytes_sent=True)),
+        (answered(code=-21), Unsent("VENUE_BUSY", "-21", bytes_sent=True)),
+        (answered(418, code=-1), Unsent("RATE_LIMITED", bytes_sent=True)),
+        (answered(400, code=-1), VenueRejected("BAD_REQUEST", "-1")),
+        (answered(400, code=-99), Unsent("VENUE_BUSY", "-99", bytes_sent=True)),
+        (answered(code=-99), Ambiguous("UNKNOWN", "-99")),
+        (answered(404, code=-99), Ambiguous("UNKNOWN", "HTTP 404")),
+        (answered(code=-60), Ambiguous("REQUEST_EXPIRED")),
+        (answered(503, code=-1), Ambiguous("BROKER_5XX")),
+        (answered(409, code=-1), Ambiguous("CONFLICT", "-1")),
+        (answered(code=-40), Ambiguous("CONFLICT", "-40")),
+        (answered(400, code=-40), Ambiguous("CONFLICT", "-40")),
+        # They say nothing about a new order.
+        (answered(code=-50), Ambiguous("UNKNOWN", "-50")),
+        (answered(400, code=-51), VenueRejected("BAD_REQUEST", "-51")),
+    ],
+)
+async def test_a_code_means_what_the_descriptor_says_of_it_the_most_specific_entry_first(
+    over: Callable[..., Bridge], exchange: BrokerResponse, outcome: SendOutcome
+) -> None:
+    sent = await over(Script(exchange), lookup="none").submit(ORDER)
+    assert unlocated(sent) == outcome
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [(-50, VenueRejected("UNKNOWN_ORDER")), (-51, VenueRejected("ORDER_FINAL")), (-40, Ambiguous("UNKNOWN", "-40"))],
+)
+async def test_the_codes_of_cancels(over: Callable[..., Bridge], code: int, outcome: SendOutcome) -> None:
+    assert unlocated(await over(Script(answered(code=code))).cancel(ORDER)) == outcome
+
+
+@pytest.mark.parametrize(
+    ("lookup", "outcome"),
+    [
+        (TAKEN, Accepted("o-1", already_processed=True)),
+        (answered(code=-50), Ambiguous("CONFLICT", "-40")),
+        (answered(cid="another", oid="o-1"), Ambiguous("CONFLICT", "-40")),
+        (answered(cid="one", oid="o-1", other={"cid": "another"}), Ambiguous("CONFLICT", "-40")),
+        (TIMED_OUT, Ambiguous("CONFLICT", "-40")),
+    ],
+)
+async def test_a_duplicate_is_accepted_once_a_lookup_shows_this_order(
+    over: Callable[..., Bridge], lookup: Exchange, outcome: SendOutcome
+) -> None:
+    assert unlocated(await over(Script(answered(code=-40), lookup)).submit(ORDER)) == outcome
+
+
+# Lookups.
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        Script(answered(code=-50), ends=False),
+        Script(answered(code=-50, oid="o-1")),
+        Script(answered(code=-50, cid="another")),
+        Script(answered(cid="another", oid="o-1")),
+        Script(answered(code=-1)),
+        Script(BrokerResponse(200, TAKEN.body, {"age": "7"})),
+        Script(TIMED_OUT),
+        Script(NotSent("BROKER_DOWN")),
+    ],
+)
+async def test_an_absence_counts_only_if_the_answer_is_sure(over: Callable[..., Bridge], script: Script) -> None:
+    with pytest.raises(VenueUnavailable, match="sim: "):
+        await over(script).find(by_id("one"))
+
+
+async def test_a_lookup_shows_the_order_or_its_absence(over: Callable[..., Bridge]) -> None:
+    found = await over(Script(TAKEN, ends=False)).find(by_id("one"))
+    assert found is not None and (found.venue_client_order_id, found.status) == ("one", "WORKING")
+    assert await over(Script(answered(code=-50))).find(by_id("one")) is None
+
+
+# Reports.
+
+
+def a_report(**changes: Any) -> Report:
+    return replace(
+        Report(exec_id="1", client_order_id="one", venue_order_id="o-1", status="WORKING", at=MOMENT), **changes
+    )
+
+
+async def test_a_page_of_reports_keeps_its_cursor_and_its_unreadable_reports(over: Callable[..., Bridge]) -> None:
+    bridge = over(Script())
+    unreadable = Unreadable(text="\0" * 5_000, error="no\nreport")
+    for cursor, restarted in (("c:9", False), ("c:1", True)):
+        page = Page(reports=[a_report(), unreadable, a_report(exec_id="2")], cursor=cursor, restarted=restarted)
+        bridge.adapter.reports = lambda *_, page=page: given(page)  # type: ignore[method-assign]
+        read_page = await bridge.reports("c:0", 10)
+        assert [report.exec_id for report in read_page.reports] == ["1", "2"]
+        assert (read_page.cursor, read_page.restarted) == (cursor, restarted)
+        [shown] = read_page.unreadable
+        assert shown.text.isprintable() and shown.error.isprintable() and len(shown.text) <= 2_000
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        Page(reports=[], cursor="c" * 1_025),
+        Page(reports=[a_report(qty="many")], cursor="c"),
+        Page(reports=["a report"], cursor="c"),  # type: ignore[list-item]
+        None,
+    ],
+)
+async def test_a_page_that_cannot_be_used_is_not_an_empty_page(over: Callable[..., Bridge], page: Any) -> None:
+    bridge = over(Script())
+    bridge.adapter.reports = lambda *_: given(page)  # type: ignore[method-assign]
+    with pytest.raises(VenueUnavailable):
+        await bridge.reports(None, 10)
+
+
+async def given(value: Any) -> Any:
+    return value
+
+
+# Several orders in one call.
+
+
+class Slow:
+    """Departures and answers when the test says so; `log` has the steps of every order."""
+
+    def __init__(self, *, departs: bool) -> None:
+        self.log: list[str] = []
+        self.answers = asyncio.Event()
+        self._departs = departs
+
+    async def send(self, message: Message, wire: Wire) -> Answer:
+        name = message.client_order_id
+        self.log.append(f"{name} starts")
+        shown = msgspec.json.encode({"cid": name, "oid": name})
+        request = Request(method="POST", path=f"/{name}", body=shown)
+        answer = await wire.send(request, read)
+        self.log.append(f"{name} answered")
+        return answer
+
+    async def ask(self, method: str, path: str, *, on_departure: OnDeparture, body: bytes, **_: object) -> Exchange:
+        await asyncio.sleep(0)
+        if not self._departs:
+            return NotSent("BROKER_DOWN")
+        self.log.append(f"{path[1:]} departs")
+        on_departure()
+        await self.answers.wait()
+        return BrokerResponse(200, body)
+
+
+NAMES = ("one", "two", "three")
+ORDERS = [an_order(name, price="1") for name in NAMES]
+
+
+async def test_an_order_leaves_when_the_one_before_has_departed(over: Callable[..., Bridge]) -> None:
+    slow, departed = Slow(departs=True), asyncio.Event()
+    call = asyncio.create_task(over(slow, slow.send).submit_many(ORDERS, departed.set))
+    await departed.wait()
+    assert slow.log == [f"{name} {step}" for name in NAMES for step in ("starts", "departs")]
+    slow.answers.set()
+    assert await call == [Accepted(name) for name in NAMES]
+
+
+async def test_an_order_waits_for_the_outcome_of_one_that_does_not_depart(over: Callable[..., Bridge]) -> None:
+    slow = Slow(departs=False)
+    assert await over(slow, slow.send).submit_many(ORDERS) == [Unsent("BROKER_DOWN")] * 3
+    assert slow.log == [f"{name} starts" for name in NAMES]
+
+
+async def test_a_defect_in_one_order_leaves_the_others_their_outcomes(over: Callable[..., Bridge]) -> None:
+    slow = Slow(departs=True)
+    slow.answers.set()
+
+    async def send(message: Message, wire: Wire) -> Answer:
+        answer = await slow.send(message, wire)
+        if message.client_order_id == "two":
+            raise RuntimeError("a defect")
+        return answer
+
+    bridge = over(slow, send)
+    in_doubt = Ambiguous("ADAPTER_FAILED", "the adapter failed after the response")
+    assert [unlocated(sent) for sent in await bridge.submit_many(ORDERS)] == [
+        Accepted("one"),
+        in_doubt,
+        Accepted("three"),
+    ]
+    assert unlocated((await bridge.submit_many(ORDERS[1:2]))[0]) == in_doubt

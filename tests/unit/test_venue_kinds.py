@@ -1,0 +1,154 @@
+"""Kinds of venues that other distributions bring: options, secrets, and settings that weaken what they promise."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.bootstrap.capabilities import declared_capabilities, is_remote
+from switchyard.bootstrap.venues import remote_venue
+from switchyard.domain.errors import SettingError
+from switchyard.settings import VenueSettings, load_settings
+from switchyard.venue import kinds
+from tests.support import acme_venue
+
+HERE = "tests.support.acme_venue"
+POINTS = [
+    EntryPoint("acme", f"{HERE}:KIND", kinds.GROUP),
+    EntryPoint("no-kind", f"{HERE}:NOT_A_KIND", kinds.GROUP),
+    EntryPoint("another-name", f"{HERE}:OTHER_NAME", kinds.GROUP),
+    EntryPoint("contradicts-itself", f"{HERE}:CONTRADICTS_ITSELF", kinds.GROUP),
+    EntryPoint("broken", "tests.support.no_such_module:KIND", kinds.GROUP),
+]
+DECLARED = acme_venue.DESCRIPTOR.capabilities
+GIVEN = {"url": "acme:https://host/path", "options": "desk=fx,region=us", "secrets": "key=s3cret=="}
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EntryPoint]]:
+    points = list(POINTS)
+    monkeypatch.setattr(kinds, "entry_points", lambda group: points)
+    acme_venue.built.clear()
+    yield points
+
+
+def settings_of(**changes: str) -> VenueSettings:
+    names = {f"VENUE_{name.upper()}_SIM": value for name, value in {**GIVEN, **changes}.items()}
+    [venue] = load_settings({"SWITCHYARD_CONFIG": "/dev/null", **names}).venues
+    return venue
+
+
+def test_an_adapter_is_built_from_its_address_its_options_and_its_secrets() -> None:
+    settings = settings_of()
+    venue = remote_venue(settings, ManualClock())
+    assert isinstance(venue.adapter, acme_venue.AcmeAdapter)
+    [built] = acme_venue.built
+    assert (built.venue, built.url, built.capabilities) == ("sim", "https://host/path", DECLARED)
+    assert (dict(built.options), built.secret("key")) == ({"desk": "fx", "region": "us"}, "s3cret==")
+    assert venue.capabilities == DECLARED
+    assert is_remote(settings)
+    assert "s3cret" not in repr(settings)
+    assert "s3cret" not in repr(built)
+
+
+def test_the_address_and_the_options_have_the_descriptors_defaults() -> None:
+    remote_venue(settings_of(url="acme:", options="desk=fx"), ManualClock())
+    [built] = acme_venue.built
+    assert (built.url, dict(built.options)) == ("https://acme.invalid", {"desk": "fx", "region": "eu"})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"url": "gopher:"}, "VENUE_URL_SIM: 'gopher' is no kind of venue here; installed: acme, another-name, broken"),
+        ({"url": "nosuch:https://host"}, "VENUE_URL_SIM: 'nosuch' is no kind of venue here; installed: acme, another-"),
+        ({"url": "no-kind:https://host"}, "VENUE_URL_SIM: the entry point no-kind of tests.support.acme_venue:NOT_A"),
+        ({"url": "another-name:"}, "VENUE_URL_SIM: the entry point another-name of tests.support.acme_venue:OTHER"),
+        ({"url": "contradicts-itself:"}, "VENUE_URL_SIM: the descriptor of contradicts-itself: the deduplication"),
+        ({"url": "broken:"}, "VENUE_URL_SIM: the adapter of broken cannot be loaded: ModuleNotFoundError"),
+        ({"options": "desk=fx,colour=red"}, "VENUE_OPTIONS_SIM: 'colour' is not taken by acme; allowed: desk, region"),
+        ({"options": "desk=fx,key=s3cret"}, "VENUE_OPTIONS_SIM: 'key' is not taken by acme"),
+        ({"options": "region=eu"}, "VENUE_OPTIONS_SIM: acme needs desk: The desk that trades."),
+        ({"options": "desk=fx,region=mars"}, "VENUE_OPTIONS_SIM: region must be one of eu, us, not 'mars'"),
+        ({"secrets": ""}, "VENUE_SECRETS_SIM: acme needs key: The key."),
+        ({"secrets": "key=s3cret,desk=fx"}, "VENUE_SECRETS_SIM: 'desk' is not taken by acme; allowed: key"),
+        ({"options": "desk"}, "VENUE_OPTIONS_SIM: must look like region=eu,mode=live"),
+        ({"secrets": "s3cret"}, "VENUE_SECRETS_SIM: must look like region=eu,mode=live"),
+        ({"url": "acme:host"}, "VENUE_URL_SIM: must be paper:, http://host:port, or KIND:"),
+    ],
+)
+def test_what_does_not_fit_the_kind_is_an_error_that_names_the_setting(given: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        remote_venue(settings_of(**given), ManualClock())
+    assert message in str(raised.value)
+    assert "s3cret" not in str(raised.value)
+
+
+def test_two_distributions_must_not_bring_the_same_kind(installed: list[EntryPoint]) -> None:
+    installed.append(EntryPoint("acme", "elsewhere:KIND", kinds.GROUP))
+    with pytest.raises(SettingError, match="two distributions bring the kind acme"):
+        remote_venue(settings_of(), ManualClock())
+
+
+@pytest.mark.parametrize(
+    ("given", "changes"),
+    [
+        ({}, {}),
+        ({"dedupe": "while_open"}, {"dedupe": "while_open"}),
+        ({"dedupe": "none"}, {"dedupe": "none"}),
+        ({"dedupe": "ttl"}, {}),
+        ({"dedupe_ttl_sec": "20"}, {"dedupe_ttl": timedelta(seconds=20)}),
+        ({"lookup": "none"}, {"lookup": "none"}),
+        ({"window_sec": "5"}, {"acceptance_window": timedelta(seconds=5)}),
+        ({"window_sec": ""}, {"acceptance_window": None}),
+        ({"hop_hold_sec": "2"}, {"hop_hold": timedelta(seconds=2)}),
+        ({"request_expiry": "false"}, {"request_expiry": False}),
+        ({"cancel_all": "false", "reduce_only": "false"}, {}),
+        ({"exec_id_scope": "order"}, {"execution_ids": "order"}),
+        ({"amend": "none"}, {"amend": "none"}),
+        ({"order_types": "LIMIT"}, {}),
+        ({"times_in_force": "IOC"}, {"kinds": replace(DECLARED.kinds, times_in_force=frozenset({"IOC"}))}),
+    ],
+)
+def test_settings_that_were_given_weaken_what_the_adapter_declares(
+    given: dict[str, str], changes: dict[str, Any]
+) -> None:
+    assert declared_capabilities(settings_of(**given)) == replace(DECLARED, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "declared"),
+    [
+        ("dedupe", "permanent", "ttl"),
+        ("dedupe_ttl_sec", "31", "30 seconds"),
+        ("lookup", "all", "open"),
+        ("window_sec", "2", "3 seconds"),
+        ("cancel_all", "true", "False"),
+        ("reduce_only", "true", "False"),
+        ("exec_id_scope", "venue", "symbol"),
+        ("amend", "cancel_replace", "in_place"),
+        ("order_types", "LIMIT,MARKET", "LIMIT"),
+        ("times_in_force", "DAY", "GTC, IOC"),
+    ],
+)
+def test_a_setting_that_promises_more_than_the_adapter_is_an_error_that_names_it(
+    name: str, value: str, declared: str
+) -> None:
+    with pytest.raises(SettingError) as raised:
+        declared_capabilities(settings_of(**{name: value}))
+    assert str(raised.value) == (
+        f"VENUE_{name.upper()}_SIM: promises more than the adapter of acme declares ({declared}); "
+        "settings may only weaken it"
+    )
+
+
+def test_a_window_that_the_adapter_does_not_know_cannot_be_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    capabilities = replace(DECLARED, acceptance_window=None, request_expiry=False)
+    kind = replace(acme_venue.KIND, descriptor=replace(acme_venue.DESCRIPTOR, capabilities=capabilities))
+    monkeypatch.setattr(acme_venue, "KIND", kind)
+    with pytest.raises(SettingError, match="VENUE_WINDOW_SEC_SIM: promises more"):
+        declared_capabilities(settings_of(window_sec="3600"))
