@@ -93,7 +93,7 @@ class Broker:
         if amount > AMOUNT_MAX:
             raise Refusal("NO_FUNDS")
         known = self.by_name.get(fields["ref"])
-        if known is not None and known["state"] in LIVE:
+        if known is not None and (known["state"] in LIVE or self.options.permanent):
             raise Refusal("REF_IN_USE")
         order = {
             **fields,
@@ -289,6 +289,7 @@ if __name__ == "__main__":
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--key", default="key")
     parser.add_argument("--secret", default="secret")
+    parser.add_argument("--permanent", action="store_true", help="never take a ref twice")
     parser.add_argument("--forgets-closed", action="store_true", help="look up open orders only")
     parser.add_argument("--ignores-expiry", action="store_true", help="take requests of any age")
     asyncio.run(main(parser.parse_args()))

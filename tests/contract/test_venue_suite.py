@@ -14,11 +14,28 @@ from switchyard.venue.interface import Meaning, Page, Report
 from tests.support.acorn import KIND, AcornAdapter, AcornWorld, acorn_world
 
 
+def declaring(codes: dict[str, Meaning] | None = None, **capabilities: object) -> Kind:
+    """The example's kind with another declaration."""
+    descriptor = KIND.descriptor
+    declared = replace(descriptor.capabilities, **capabilities)
+    changed = replace(descriptor, capabilities=declared, codes={**descriptor.codes, **(codes or {})})
+    return replace(KIND, descriptor=changed)
+
+
 class TestTheExample(VenueSuite):
     kind = KIND
 
     def world(self, folder: Path) -> World:
         return acorn_world(folder)
+
+
+class TestABrokerThatRecognisesIdsForEver(VenueSuite):
+    """Whose orders follow each other on one connection."""
+
+    kind = declaring(dedupe="permanent")
+
+    def world(self, folder: Path) -> World:
+        return acorn_world(folder, "--permanent")
 
 
 def case_of(descriptor: Descriptor, name: str) -> Case:
@@ -31,14 +48,6 @@ def tried(world: World, kind: Kind, name: str) -> str:
     with pytest.raises(BrokenPromise) as broken:
         asyncio.run(check(case_of(kind.descriptor, name), world, kind))
     return str(broken.value)
-
-
-def declaring(codes: dict[str, Meaning] | None = None, **capabilities: object) -> Kind:
-    """The example's kind with another declaration."""
-    descriptor = KIND.descriptor
-    declared = replace(descriptor.capabilities, **capabilities)
-    changed = replace(descriptor, capabilities=declared, codes={**descriptor.codes, **(codes or {})})
-    return replace(KIND, descriptor=changed)
 
 
 def test_a_deduplication_that_ends_with_the_order_is_not_permanent(tmp_path: Path) -> None:
