@@ -1,17 +1,22 @@
 """The public contract suite: the example plugin passes it, and a declaration that promises too much fails its case."""
 
 import asyncio
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlencode
 
 import pytest
 from msgspec.structs import replace
 
 from switchyard.domain.errors import SettingError
 from switchyard.testing.venues import BrokenPromise, Case, VenueSuite, World, cases_of, check
-from switchyard.venue import Answer, Capabilities, Configuration, Descriptor, Kind, Message, Wire
+from switchyard.venue import Answer, Capabilities, Configuration, Descriptor, Kind, Message, Response, Wire
 from switchyard.venue.interface import Meaning, Page, Report
 from tests.support.acorn import KIND, AcornAdapter, AcornWorld, acorn_world
+
+T = TypeVar("T")
 
 
 def declaring(codes: dict[str, Meaning] | None = None, **capabilities: object) -> Kind:
@@ -154,6 +159,13 @@ class DropsUnreadable(AcornAdapter):
         return replace(page, reports=[one for one in page.reports if isinstance(one, Report)])
 
 
+class NeverLearns(AcornAdapter):
+    """Signs its questions with the time of our own clock until one is answered."""
+
+    async def _ask(self, wire: Wire, read: Callable[[Response], T], path: str, **values: str) -> T:
+        return await wire.ask(self._signed("GET", f"{path}?{urlencode(values)}", wire.time), read)
+
+
 def of(adapter: type[AcornAdapter]) -> Kind:
     def build(configuration: Configuration) -> AcornAdapter:
         return adapter(configuration)
@@ -183,6 +195,11 @@ def test_an_adapter_that_loses_its_place_in_the_reports_is_noticed(
 def test_an_adapter_that_drops_an_unreadable_report_is_noticed(tmp_path: Path) -> None:
     said = tried(acorn_world(tmp_path), of(DropsUnreadable), "an_unreadable_report_holds_up_no_other")
     assert said == "reports: unreadable are []"
+
+
+def test_an_adapter_that_cannot_learn_the_time_of_its_venue_is_noticed(tmp_path: Path) -> None:
+    said = tried(acorn_world(tmp_path), of(NeverLearns), "a_wrong_clock_of_ours_changes_nothing")
+    assert "with a clock that is -1 day, 23:00:00 ahead, the venue's time is never learnt" in said
 
 
 def test_a_descriptor_that_contradicts_itself_is_not_tried(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlencode
 
 from acorn_venue.descriptor import WINDOW
@@ -37,6 +37,7 @@ from switchyard.venue import (
 )
 
 Json = dict[str, Any]
+_T = TypeVar("_T")
 
 PAGES_MAX: Final = 10_000
 STATUS: Final[dict[str, ReportStatus]] = {
@@ -51,6 +52,10 @@ SIDE: Final[dict[str, Side]] = {"B": "BUY", "S": "SELL"}
 
 class AcornError(Exception):
     """An answer to a question that does not answer it."""
+
+
+class WrongTime(AcornError):
+    """The request's time is too far from Acorn's."""
 
 
 class AcornAdapter:
@@ -101,22 +106,30 @@ class AcornAdapter:
         }
         return Request(method=method, path=path, headers=headers, body=content)
 
+    async def _ask(self, wire: Wire, read: Callable[[Response], _T], path: str, **values: str) -> _T:
+        """Ask a question; before the first answer, `wire.time` is our own clock, which may be wrong."""
+        path = f"{path}?{urlencode(values)}"
+        try:
+            return await wire.ask(self._signed("GET", path, wire.time), read)
+        except WrongTime:
+            await wire.ask(Request(method="GET", path="/v2/time"), _data)
+            return await wire.ask(self._signed("GET", path, wire.time), read)
+
     async def find(self, ref: OrderRef, wire: Wire) -> Found | None:
         """Look the order up; Acorn needs its pair."""
         if ref.symbol is None:
             raise ValueError("Acorn looks up no order without its pair")
-        return await wire.ask(self._query(wire, "/v2/orders/lookup", pair=ref.symbol, ref=ref.client_order_id), _found)
+        return await self._ask(wire, _found, "/v2/orders/lookup", pair=ref.symbol, ref=ref.client_order_id)
 
     async def probe(self, wire: Wire) -> ProbeResult:
         """Look up an order that does not exist, under a new id each time."""
-        path = "/v2/orders/lookup"
-        return await wire.ask(self._query(wire, path, pair="PROBE", ref=f"probe-{_ms(wire.time)}"), _probed)
+        return await self._ask(wire, _probed, "/v2/orders/lookup", pair="PROBE", ref=f"probe-{_ms(wire.time)}")
 
     async def open_orders(self, wire: Wire) -> AsyncIterator[Sequence[Found]]:
         """Yield the open orders in pages, until Acorn names no next one."""
         start = "o0"
         for _ in range(PAGES_MAX):
-            page = await wire.ask(self._query(wire, "/v2/orders/open", **{"from": start}), _data)
+            page = await self._ask(wire, _data, "/v2/orders/open", **{"from": start})
             yield [_order(order) for order in page["orders"]]
             if page["next"] is None:
                 return
@@ -125,26 +138,21 @@ class AcornAdapter:
 
     async def reports(self, after: str | None, limit: int, wire: Wire) -> Page:
         """Return the next executions and ends of orders."""
-        query = self._query(wire, "/v2/events", **{"from": after or "e0", "count": str(limit)})
-        page = await wire.ask(query, _data)
+        page = await self._ask(wire, _data, "/v2/events", **{"from": after or "e0", "count": str(limit)})
         return Page(reports=[_report(event) for event in page["events"]], cursor=page["cursor"])
 
     async def statement(self, after: str | None, limit: int, wire: Wire) -> StatementLines:
         """Return the next executions of Acorn's books."""
-        query = self._query(wire, "/v2/statement", **{"from": after or "e0", "count": str(limit)})
-        page = await wire.ask(query, _data)
+        page = await self._ask(wire, _data, "/v2/statement", **{"from": after or "e0", "count": str(limit)})
         return StatementLines(lines=[_line(event) for event in page["events"]], cursor=page["cursor"])
 
     async def quotes(self, symbols: Sequence[str], wire: Wire) -> Sequence[Quote | Unreadable]:
         """Return the quotes of the pairs; Acorn leaves out those without a market."""
-        page = await wire.ask(self._query(wire, "/v2/quotes", pairs=",".join(symbols)), _data)
+        page = await self._ask(wire, _data, "/v2/quotes", pairs=",".join(symbols))
         return [
             Quote(symbol=raw["pair"], bid=Decimal(raw["bid"]), ask=Decimal(raw["ask"]), at=_time(raw["ms"]))
             for raw in page["quotes"]
         ]
-
-    def _query(self, wire: Wire, path: str, **values: str) -> Request:
-        return self._signed("GET", f"{path}?{urlencode(values)}", wire.time)
 
 
 def _change(message: AmendOrder) -> Json:
@@ -188,6 +196,8 @@ def _probed(response: Response) -> ProbeResult:
 def _data(response: Response) -> Json:
     """The data of an answer to a question; raises for every other answer."""
     body = json.loads(response.body)
+    if body.get("code") == "TOO_LATE":
+        raise WrongTime
     if response.status != 200 or not body["ok"]:
         raise AcornError(f"HTTP {response.status} {body.get('code')}")
     data: Json = body["data"]

@@ -33,6 +33,7 @@ from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.order import STOPS, Order, OrderType, Side, TimeInForce
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.values import ZERO
+from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
     Accepted,
     Ambiguous,
@@ -55,6 +56,7 @@ DEADLINE_SECONDS: Final = 30.0
 POLL_SECONDS: Final = 0.02
 # By so much a request is older than the venue may take it.
 LATE: Final = timedelta(seconds=1)
+CLOCK_ERROR: Final = timedelta(hours=1)
 REPORTS_MAX: Final = 100
 QUOTE_AGE_MAX_SECONDS: Final = 60.0
 PAGES_MAX: Final = 1_000
@@ -179,11 +181,11 @@ def expect(is_kept: bool, message: str) -> None:
 class Site:
     """A running world, and the adapter in the core's bridge."""
 
-    def __init__(self, world: World, kind: Kind, venue: Bridge) -> None:
+    def __init__(self, world: World, kind: Kind, venue: Bridge, clock: Clock) -> None:
         self.world = world
         self.kind = kind
         self.venue = venue
-        self.clock = SystemClock()
+        self.clock = clock
         self.tag = random_installation().tag
         self._numbers = count(1)
 
@@ -577,6 +579,30 @@ async def a_request_that_is_held_on_its_way_is_rejected(site: Site) -> None:
     expect(not isinstance(outcome, Accepted), f"request_expiry: a request that came too late led to {outcome}")
 
 
+class _WrongClock(SystemClock):
+    """A clock that was set wrong."""
+
+    def __init__(self, ahead: timedelta) -> None:
+        self._ahead = ahead
+
+    def now(self) -> datetime:
+        return super().now() + self._ahead
+
+
+@_case(_expires)
+async def a_wrong_clock_of_ours_changes_nothing(site: Site) -> None:
+    """`request_expiry`: requests have the venue's time, which is learnt from its answers."""
+    for ahead in (-CLOCK_ERROR, CLOCK_ERROR):
+        try:
+            async with opened(site.world, site.kind, _WrongClock(ahead)) as wrong:
+                order = await wrong.taken(wrong.order())
+                await wrong.until_executed(order, order.qty)
+        except VenueUnavailable as error:
+            raise BrokenPromise(
+                f"with a clock that is {ahead} ahead, the venue's time is never learnt: {error}"
+            ) from None
+
+
 # Finding.
 
 
@@ -853,8 +879,9 @@ async def a_probe_is_answered_by_the_venue_itself(site: Site) -> None:
 
 
 @asynccontextmanager
-async def opened(world: World, kind: Kind) -> AsyncIterator[Site]:
+async def opened(world: World, kind: Kind, clock: Clock | None = None) -> AsyncIterator[Site]:
     """The adapter, opened as a process opens it, with the venue's clock known."""
+    clock = clock or SystemClock()
     descriptor = kind.descriptor
     capabilities = descriptor.capabilities
     defaults = {option.name: option.default for option in descriptor.options if not option.is_secret}
@@ -866,11 +893,11 @@ async def opened(world: World, kind: Kind) -> AsyncIterator[Site]:
         secret=world.secrets.__getitem__,
     )
     pool = replace(SENDS, reuses=capabilities.dedupe == "permanent")
-    venue = Bridge(_VENUE, descriptor, kind.build(configuration), clock=SystemClock(), way=Way(world.url, sends=pool))
+    venue = Bridge(_VENUE, descriptor, kind.build(configuration), clock=clock, way=Way(world.url, sends=pool))
     await venue.start()
     try:
         await venue.probe()
-        yield Site(world, kind, venue)
+        yield Site(world, kind, venue, clock)
     finally:
         await venue.close()
 
