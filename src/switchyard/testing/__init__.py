@@ -1,0 +1,1 @@
+"""For authors of venue adapters: the contract suite (`venues`). Nothing of Switchyard imports it."""
