@@ -42,7 +42,7 @@ Meaning = Literal[
 Evidence = Literal[
     "read",  # read in the venue's documents or official code
     "tried on an example",  # tried against a counterpart that follows the documents
-    "tried live",  # tried at the venue itself, by `switchyard venues check`
+    "tried live",  # tried at the venue itself
 ]
 
 

@@ -72,7 +72,7 @@ def load_kind(name: str, setting: str) -> Kind:
     if name not in points:
         known = ", ".join(sorted({"paper", "http", *points}))
         raise SettingError(
-            setting, f"{name!r} is no kind of venue here; installed: {known} (see `switchyard venues kinds`)"
+            setting, f"{name!r} is no kind of venue here; installed: {known} (see `switchyard venues list`)"
         )
     try:
         kind = points[name].load()
