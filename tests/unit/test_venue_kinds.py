@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from switchyard.bootstrap.capabilities import declared_capabilities, is_remote
 from switchyard.bootstrap.venues import remote_venue
 from switchyard.domain.errors import SettingError
-from switchyard.settings import VenueSettings, load_settings
+from switchyard.settings import VenueSettings, load_settings, parse
 from switchyard.venue import kinds
 from tests.support import acme_venue
 from tests.support.memory.clock import ManualClock
@@ -152,3 +152,8 @@ def test_a_window_that_the_adapter_does_not_know_cannot_be_promised(monkeypatch:
     monkeypatch.setattr(acme_venue, "KIND", kind)
     with pytest.raises(SettingError, match="VENUE_WINDOW_SEC_SIM: promises more"):
         declared_capabilities(settings_of(window_sec="3600"))
+
+
+def test_a_secret_in_a_line_of_its_own_may_have_commas() -> None:
+    assert parse.secret_values("key=a,b=\nsecret=c\n") == {"key": "a,b=", "secret": "c"}
+    assert parse.secret_values("key=a,secret=c") == {"key": "a", "secret": "c"}

@@ -265,9 +265,9 @@ def venue_url(value: str) -> str:
 
 
 def option_values(value: str) -> Mapping[str, str]:
-    """Values by name, as `name=value` separated by commas or line ends."""
+    """Values by name, as `name=value` separated by commas, or in a line each, which may then have commas."""
     given: dict[str, str] = {}
-    for item in filter(None, (part.strip() for part in re.split(r"[,\n]", value))):
+    for item in filter(None, (part.strip() for part in value.split("\n" if "\n" in value else ","))):
         name, equals, text = (part.strip() for part in item.partition("="))
         if not equals or not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) or name in given or not text.isprintable():
             raise ValueError("must look like region=eu,mode=live, each name once in lower case")

@@ -251,7 +251,7 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "Options of the venue's adapter, as `name=value` separated by commas; `switchyard venues describe KIND` lists "
             "them."),
     Setting("VENUE_SECRETS_", "secrets", "", parse.secret_values,
-            "Keys of the venue's adapter, as `name=value`, each in a line of its own or separated by commas.", secret=True),
+            "Keys of the venue's adapter, as `name=value`, each in a line of its own, or separated by commas.", secret=True),
     Setting("VENUE_TOKEN_", "token", None, parse.header_value,
             "Broker: token that is sent with every request, as `Authorization: Bearer TOKEN` or in the header of "
             "`VENUE_TOKEN_HEADER_`. Unset: none.", secret=True),
