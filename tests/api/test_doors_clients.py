@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from switchyard.entrypoints.http.monitoring import build_monitoring
 from switchyard.entrypoints.http.transport import auth, protocol
-from switchyard.entrypoints.http.transport.doors import ConnectionCaps, Proxies, do_order_needs_token, limited_as
+from switchyard.entrypoints.http.transport.guard import ConnectionCaps, Proxies, do_order_needs_token, limited_as
 from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
 from switchyard.entrypoints.http.transport.server import HttpServer
 from switchyard.settings import load_settings

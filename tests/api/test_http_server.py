@@ -7,7 +7,7 @@ import pytest
 
 from switchyard.domain.errors import CannotStart
 from switchyard.entrypoints.http.transport import server as http_server_module
-from switchyard.entrypoints.http.transport.doors import ConnectionCaps
+from switchyard.entrypoints.http.transport.guard import ConnectionCaps
 from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
 from switchyard.entrypoints.http.transport.server import HttpServer
 from tests.support.bare_http import HELLO, PATIENCE_SECONDS, SHORT_LIMIT_SECONDS, Application

@@ -23,7 +23,7 @@ from switchyard.flow.backoffice.check import Differences, check_ledger, compare_
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.source import EVENTS_MAX, JOURNAL, JournalBus, JournalSource
 from switchyard.flow.clock import Wake
-from switchyard.ports.books import Claim, EntryFilter, LedgerUnavailable, Posted
+from switchyard.ports.books import EntryFilter, LedgerUnavailable, Posted, SourceClaim
 from switchyard.ports.bus import Bus, Page, Source
 from switchyard.ports.journal import Journal
 from switchyard.telemetry.metrics import Metrics
@@ -234,7 +234,7 @@ async def test_a_page_whose_answer_was_lost_is_not_booked_twice(
     consumer = await started(JournalBus(database.journal), ledger)
     post = ledger.post
 
-    async def post_and_fail(claim: Claim, events: list[BusEvent], position: SourcePosition) -> Posted:
+    async def post_and_fail(claim: SourceClaim, events: list[BusEvent], position: SourcePosition) -> Posted:
         await post(claim, events, position)
         raise LedgerUnavailable("the disk was full for a moment")
 
@@ -321,7 +321,7 @@ async def test_what_is_left_is_counted_and_named_while_the_books_keep_a_page_wai
     await consumer.open()
     post, released = ledger.post, asyncio.Event()
 
-    async def wait_and_post(claim: Claim, events: list[BusEvent], position: SourcePosition) -> Posted:
+    async def wait_and_post(claim: SourceClaim, events: list[BusEvent], position: SourcePosition) -> Posted:
         await released.wait()
         return await post(claim, events, position)
 

@@ -31,7 +31,7 @@ from switchyard.flow.clock import Wake
 from switchyard.flow.kill.switch import KillRequest
 from switchyard.flow.pdca import worker as worker_module
 from switchyard.flow.pdca.worker import LEASE
-from switchyard.ports.books import Claim, LedgerUnavailable
+from switchyard.ports.books import LedgerUnavailable, SourceClaim
 from switchyard.ports.strategies import BooksState, LostFence
 from tests.support.build import ACCOUNT, VENUE, an_accept
 from tests.support.databases import Database
@@ -222,7 +222,7 @@ async def test_what_people_take_back_or_enter_in_the_books_counts(site: RecheckS
 
 
 async def test_only_a_halted_account_of_the_strategy_stops_its_recheck(site: RecheckSite) -> None:
-    async def lose_an_event(account: AccountId, claim: Claim) -> Claim:
+    async def lose_an_event(account: AccountId, claim: SourceClaim) -> SourceClaim:
         """Have the books read the account's newest event without the one before it."""
         [seq] = await commit(site.database.journal, an_accept(account=account))
         [event] = await site.database.journal.read(0, seq - 1, 1)

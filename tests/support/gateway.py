@@ -13,7 +13,7 @@ from switchyard.bootstrap import Database, Engine, PortWrappers, running_engine,
 from switchyard.entrypoints.control.office import running_office
 from switchyard.entrypoints.http.app import build_server
 from switchyard.entrypoints.http.transport.auth import issue_token
-from switchyard.entrypoints.http.transport.doors import ConnectionCaps
+from switchyard.entrypoints.http.transport.guard import ConnectionCaps
 from switchyard.settings import load_settings
 from tests.support.contract import Contract
 from tests.support.polling import until

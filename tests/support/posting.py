@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from switchyard.domain.journal.lines import BusEvent, Place, SourcePosition
 from switchyard.flow.backoffice.check import Differences, LedgerDigest, check_ledger, ledger_digest
-from switchyard.ports.books import Claim, Ledger, LedgerDump, Posted
+from switchyard.ports.books import Ledger, LedgerDump, Posted, SourceClaim
 
 JOURNAL = "journal"
 
@@ -12,7 +12,7 @@ JOURNAL = "journal"
 class Posting:
     """One claim of a source, moved by each page."""
 
-    def __init__(self, ledger: Ledger, claim: Claim) -> None:
+    def __init__(self, ledger: Ledger, claim: SourceClaim) -> None:
         self._ledger = ledger
         self.claim = claim
 

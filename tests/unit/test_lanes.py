@@ -25,13 +25,13 @@ async def test_sends_of_one_line_leave_in_order_and_other_lines_do_not_wait() ->
     left: list[str] = []
 
     async def send(name: str, key: str, may_leave: asyncio.Event) -> None:
-        turn = turns[name]
-        assert await turn.comes_within(60)
+        ticket = tickets[name]
+        assert await ticket.comes_within(60)
         await may_leave.wait()
         left.append(name)
-        turn.depart()
+        ticket.depart()
 
-    turns = {name: line.join(name[0]) for name in ("a1", "a2", "b1", "a3")}
+    tickets = {name: line.join(name[0]) for name in ("a1", "a2", "b1", "a3")}
     go, slow = asyncio.Event(), asyncio.Event()
     tasks = [
         asyncio.create_task(send(name, name[0], slow if name == "a1" else go)) for name in ("a3", "b1", "a2", "a1")

@@ -11,7 +11,7 @@ import pytest
 from switchyard import ports
 from switchyard.adapters.airflow.runner import AirflowRunner
 from switchyard.adapters.backoffice.postgres.breaks import PostgresBreaks
-from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, PostgresTurn
+from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, PostgresReaderLock
 from switchyard.adapters.backoffice.reads import SqlLedgerDump, SqlLedgerLookup, SqlLedgerReports
 from switchyard.adapters.backoffice.sqlite.breaks import SqliteBreaks
 from switchyard.adapters.backoffice.sqlite.ledger import SqliteLedger
@@ -67,7 +67,7 @@ from switchyard.ports.bus import Bus, Publisher, RelayLeases, Source
 from switchyard.ports.cache import Cache, CacheWatch, SharedRate, TokenBuckets
 from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.files import AuditFile, Disks
-from switchyard.ports.journal import DatabaseTime, Epochs, HeadFile, Journal, Lease, Liveness, Turn
+from switchyard.ports.journal import DatabaseTime, Epochs, HeadFile, Journal, Lease, Liveness, ReaderLock
 from switchyard.ports.outbox import Lanes, OutboxListing, OutboxQueries
 from switchyard.ports.queries import Accounts, Exposures, KeyStore, Kills, OrderDump, Queries, Reservations
 from switchyard.ports.quotes import QuoteFeed, QuoteLookup, Quotes, QuoteSource
@@ -140,7 +140,7 @@ ledgers: list[type[Ledger]] = [SqliteLedger, PostgresLedger]
 ledger_dumps: list[type[LedgerDump]] = [SqlLedgerDump]
 ledger_reports: list[type[LedgerReports]] = [SqlLedgerReports]
 manual_ledgers: list[type[ManualLedger]] = [SqliteLedger, PostgresLedger]
-turns: list[type[Turn]] = [PostgresTurn]
+reader_locks: list[type[ReaderLock]] = [PostgresReaderLock]
 runners: list[type[Runner]] = [EmbeddedRunner, AirflowRunner]
 strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqlStrategyOrders]
 strategy_fills: list[type[StrategyFills]] = [LedgerFills, NoBooks]

@@ -13,7 +13,7 @@ from switchyard.adapters.backoffice.sqlite.breaks import SqliteBreaks
 from switchyard.adapters.files.durable import LocalDisks, prepare_data_folder
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.paper.store import PaperStatement
-from switchyard.bootstrap.books import OpenBooks, books_url, journal_turn, open_books
+from switchyard.bootstrap.books import OpenBooks, books_url, open_books, reader_lock
 from switchyard.bootstrap.capabilities import declared_capabilities, is_remote
 from switchyard.bootstrap.core import Supervisor, open_tracer
 from switchyard.bootstrap.databases import Database, kill_switch_of, open_database, started_clock
@@ -351,7 +351,7 @@ async def _open_kafka_bus(
 
 def _journal_bus(settings: Settings, journal: Journal, tracer: Tracer | None, stack: AsyncExitStack) -> JournalBus:
     """The journal as the bus; where the books serve several processes, one at a time reads it."""
-    turn = journal_turn(settings)
-    if turn is not None:
-        stack.push_async_callback(turn.give_up)
-    return JournalBus(journal, turn, None if tracer is None else EventTraces(journal))
+    lock = reader_lock(settings)
+    if lock is not None:
+        stack.push_async_callback(lock.give_up)
+    return JournalBus(journal, lock, None if tracer is None else EventTraces(journal))

@@ -12,7 +12,7 @@ from switchyard.adapters.backoffice.ledger import SqlLedger
 from switchyard.adapters.backoffice.postgres.ledger import (
     BOOKS,
     PostgresLedger,
-    PostgresTurn,
+    PostgresReaderLock,
     drop_books,
     has_books,
     replace_books,
@@ -41,7 +41,7 @@ from switchyard.flow.backoffice.check import (
 )
 from switchyard.flow.backoffice.source import JOURNAL, JournalSource, fork_of
 from switchyard.ports.books import ENTRIES_MAX, Ledger, LedgerDump, LedgerLookup, LedgerReports, ManualLedger
-from switchyard.ports.journal import Turn
+from switchyard.ports.journal import ReaderLock
 from switchyard.settings import Settings
 
 SQLITE = "sqlite"
@@ -74,10 +74,10 @@ def books_path(settings: Settings) -> Path:
     return settings.data_dir / "backoffice.db"
 
 
-def journal_turn(settings: Settings) -> Turn | None:
+def reader_lock(settings: Settings) -> ReaderLock | None:
     """What decides which process reads the journal; none where the books serve one process."""
     url = books_url(settings)
-    return None if url is None else PostgresTurn(url)
+    return None if url is None else PostgresReaderLock(url)
 
 
 @asynccontextmanager
@@ -189,13 +189,13 @@ class NewSchema:
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
         """Keep every other process from reading the journal into the books in use."""
-        turn = PostgresTurn(self._url)
+        lock = PostgresReaderLock(self._url)
         try:
-            if not await turn.is_ours():
+            if not await lock.is_ours():
                 raise AlreadyRunning("another process keeps the books in this database: stop it first")
             yield
         finally:
-            await turn.give_up()
+            await lock.give_up()
 
     async def is_replacing(self) -> bool:
         """Whether there are books in use."""

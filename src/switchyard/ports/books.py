@@ -54,7 +54,7 @@ class OwnershipLost(SwitchyardError):
         self.source = source
 
 
-class Claim(msgspec.Struct, frozen=True):
+class SourceClaim(msgspec.Struct, frozen=True):
     """The right to post from a source, until another claim of it."""
 
     source: str
@@ -77,7 +77,7 @@ class SourceState(msgspec.Struct, frozen=True):
 class Posted(msgspec.Struct, frozen=True):
     """What a page of events did."""
 
-    claim: Claim
+    claim: SourceClaim
     """For the next page."""
     read_at: datetime | None
     entries: int
@@ -134,10 +134,10 @@ class Balance(msgspec.Struct, frozen=True):
 class Ledger(Protocol):
     """Append-only; each source has one owner at a time, which is the process of its last claim."""
 
-    async def claim(self, source: str, start: SourcePosition) -> Claim:
+    async def claim(self, source: str, start: SourcePosition) -> SourceClaim:
         """Raise the source's generation, durably, and return how far it was read: `start` for a new one."""
 
-    async def post(self, claim: Claim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
+    async def post(self, claim: SourceClaim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
         """Book the events and move the source's position, in one transaction; durable on return.
 
         An event that its account has read before is dropped. One that cannot be booked, or whose account's event before

@@ -42,7 +42,7 @@ from switchyard.domain.books.postings import (
 )
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.journal.lines import GENESIS, BusEvent, SourcePosition
-from switchyard.ports.books import Claim, Entered, LedgerUnavailable, Posted, StoredEntry
+from switchyard.ports.books import Entered, LedgerUnavailable, Posted, SourceClaim, StoredEntry
 
 
 class Booking:
@@ -53,7 +53,7 @@ class Booking:
         self._dialect = dialect
         self._sql = sql
 
-    async def post(self, claim: Claim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
+    async def post(self, claim: SourceClaim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
         """Book a page."""
         tally = Tally()
         check_owned(claim, await self._row(self._sql.source, claim.source))

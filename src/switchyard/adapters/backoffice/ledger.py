@@ -19,11 +19,11 @@ from switchyard.domain.journal.lines import BusEvent, SourcePosition
 from switchyard.ports.books import (
     ENTRIES_MAX,
     Balance,
-    Claim,
     Entered,
     EntryFilter,
     EntryKey,
     Posted,
+    SourceClaim,
     SourceState,
     StoredEntry,
 )
@@ -45,16 +45,16 @@ class SqlLedger:
         """Finish what is in progress and disconnect."""
         await self.engine.close()
 
-    async def claim(self, source: str, start: SourcePosition) -> Claim:
+    async def claim(self, source: str, start: SourcePosition) -> SourceClaim:
         """Raise the source's generation and return how far it was read."""
 
         async def work(session: Session) -> Sequence[Row]:
             return await session.rows(statements.CLAIM, source, json_text(start))
 
         [(position, generation)] = await self.engine.write(work)
-        return Claim(source, generation, position_decoder.decode(position))
+        return SourceClaim(source, generation, position_decoder.decode(position))
 
-    async def post(self, claim: Claim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
+    async def post(self, claim: SourceClaim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
         """Book the events and move the position, in one transaction; durable on return."""
         return await self.engine.write(self._booking(lambda booking: booking.post(claim, events, position)))
 

@@ -17,7 +17,7 @@ from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.lines import SourcePosition
 from switchyard.domain.values import EXACT, canonical, plain
-from switchyard.ports.books import AccountTables, Claim, Entered, OwnershipLost, Posted, StoredEntry
+from switchyard.ports.books import AccountTables, Entered, OwnershipLost, Posted, SourceClaim, StoredEntry
 
 Row = tuple[Any, ...]
 
@@ -95,7 +95,7 @@ class Tally:
         self.notes += sum(len(new.entry.notes) for new in books.entries)
         self.halted += books.halted
 
-    def posted(self, claim: Claim, read_at: datetime | None) -> Posted:
+    def posted(self, claim: SourceClaim, read_at: datetime | None) -> Posted:
         """The result of the page."""
         return Posted(
             claim=claim,
@@ -141,7 +141,7 @@ def result_of(columns: Sequence[Any]) -> Result:
     )
 
 
-def check_owned(claim: Claim, row: Sequence[Any] | None) -> None:
+def check_owned(claim: SourceClaim, row: Sequence[Any] | None) -> None:
     """The fence: raise OwnershipLost unless the source's position and generation are those of the claim."""
     if row is None:
         raise OwnershipLost(claim.source, "it was never claimed")

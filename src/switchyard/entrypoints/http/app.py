@@ -39,10 +39,10 @@ from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
 from switchyard.entrypoints.http.streams import StreamEndpoint, StreamRoutes
 from switchyard.entrypoints.http.transport.auth import BadTokens, verifier
 from switchyard.entrypoints.http.transport.bodies import ClientGone
-from switchyard.entrypoints.http.transport.doors import (
+from switchyard.entrypoints.http.transport.guard import (
     ConnectionCaps,
-    Doors,
-    Entrance,
+    GuardedApp,
+    RequestGuard,
     client_address,
     do_order_needs_token,
     guarded,
@@ -60,7 +60,7 @@ from switchyard.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 
-class Gateway(Entrance):
+class Gateway(GuardedApp):
     """The ASGI application."""
 
     def __init__(
@@ -76,14 +76,14 @@ class Gateway(Entrance):
         monitoring: MonitoringRoutes,
         admin: AdminRoutes,
         metrics: Metrics,
-        doors: Doors,
+        guard: RequestGuard,
         caps: ConnectionCaps,
         bad_tokens: BadTokens,
         pdca: PdcaApi,
         dashboard: DashboardRoutes | None,
         tracer: Tracer | None = None,
     ) -> None:
-        super().__init__(self._serve if tracer is None else EntrySpans(tracer, self._serve), doors, caps)
+        super().__init__(self._serve if tracer is None else EntrySpans(tracer, self._serve), guard, caps)
         self._orders = orders
         self._metrics = metrics
         self._bad_tokens = bad_tokens
@@ -211,7 +211,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
         monitoring=monitoring_routes(settings, engine, tokens),
         admin=AdminRoutes(engine.kill_switch, tokens),
         metrics=engine.metrics,
-        doors=Doors(served_names(settings)),
+        guard=RequestGuard(served_names(settings)),
         caps=connection_caps(settings, engine.metrics),
         bad_tokens=bad_tokens,
         pdca=build_pdca(settings, engine, bad_tokens),

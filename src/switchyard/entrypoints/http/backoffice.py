@@ -42,9 +42,9 @@ from switchyard.entrypoints.http.queries import (
 )
 from switchyard.entrypoints.http.transport.auth import BadTokens, TokenVerifier, authorization_header, verifier
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
-from switchyard.entrypoints.http.transport.doors import (
-    Doors,
-    Entrance,
+from switchyard.entrypoints.http.transport.guard import (
+    GuardedApp,
+    RequestGuard,
     served_names,
 )
 from switchyard.entrypoints.http.transport.server import HttpServer, connection_caps
@@ -259,13 +259,13 @@ def build_backoffice(settings: Settings, office: BackOffice) -> HttpServer:
         *ReconcileRoutes(office.reconcile, tokens).routes,
     ]
     app = guarded_routes(routes, BadTokens(office.clock))
-    entrance = Entrance(app, Doors(served_names(settings)), connection_caps(settings, office.metrics))
+    guarded_app = GuardedApp(app, RequestGuard(served_names(settings)), connection_caps(settings, office.metrics))
     return HttpServer(
-        entrance,
+        guarded_app,
         host=settings.host,
         port=settings.backoffice_port,
         port_setting="SWITCHYARD_BACKOFFICE_PORT",
-        caps=entrance.caps,
+        caps=guarded_app.caps,
     )
 
 

@@ -16,7 +16,7 @@ from switchyard.domain.values import LABEL_LENGTH_MAX
 from switchyard.entrypoints.http.errors import RETRY_SECONDS, as_answered, do_error_response, starlette_response
 from switchyard.entrypoints.http.transport.auth import BadTokens, TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import ClientGone, parse_object, read_body
-from switchyard.entrypoints.http.transport.doors import client_address, is_loopback, limited_as, sign_of_proxy
+from switchyard.entrypoints.http.transport.guard import client_address, is_loopback, limited_as, sign_of_proxy
 from switchyard.flow.intake.do_orders import DoOrderResult, DoOrderService
 from switchyard.ports.cache import SharedRate
 from switchyard.ports.clock import Clock, Randomness, fresh_ulid

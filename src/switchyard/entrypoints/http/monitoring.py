@@ -22,7 +22,7 @@ from switchyard.bootstrap import Engine
 from switchyard.domain.errors import SwitchyardError, Unauthorized
 from switchyard.entrypoints.http.errors import json_response, on_http_error, on_switchyard_error, starlette_response
 from switchyard.entrypoints.http.transport.auth import BadTokens, TokenVerifier, authorization_header, verifier
-from switchyard.entrypoints.http.transport.doors import Guarded, client_address
+from switchyard.entrypoints.http.transport.guard import GuardHeaders, client_address
 from switchyard.flow.executions.strays import VenueProblem
 from switchyard.flow.health.readiness import ReadinessChecks
 from switchyard.ports.clock import Clock
@@ -166,4 +166,4 @@ def guarded_routes(routes: Sequence[BaseRoute], bad_tokens: BadTokens) -> ASGIAp
     app = Starlette(routes=routes, exception_handlers=handlers)
     # A redirect would name the host that the request claims.
     app.router.redirect_slashes = False
-    return Guarded(app)
+    return GuardHeaders(app)

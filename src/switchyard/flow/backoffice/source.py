@@ -16,10 +16,10 @@ from switchyard.domain.errors import CannotStart, HistoryMismatch, Unavailable
 from switchyard.domain.journal.lines import BusEvent, Place, SourcePosition, bus_event, check_follows
 from switchyard.flow.clock import Wake
 from switchyard.flow.traced import EventTraces
-from switchyard.ports.books import Claim, Ledger, LedgerBroken, OwnershipLost, Posted, SourceState
+from switchyard.ports.books import Ledger, LedgerBroken, OwnershipLost, Posted, SourceClaim, SourceState
 from switchyard.ports.bus import Page, Source
 from switchyard.ports.clock import Clock
-from switchyard.ports.journal import PAGE_MAX, Epoch, Journal, Turn
+from switchyard.ports.journal import PAGE_MAX, Epoch, Journal, ReaderLock
 from switchyard.ports.tracing import Span, Tracer
 from switchyard.telemetry.logs import account_hash
 from switchyard.telemetry.metrics import BackOfficeMetrics
@@ -93,24 +93,24 @@ class JournalSource:
 class JournalBus:
     """ports.bus.Bus of the journal alone."""
 
-    def __init__(self, journal: Journal, turn: Turn | None = None, traces: EventTraces | None = None) -> None:
-        """`turn`: decides between several processes; none where the books serve one. `traces`: where they are on."""
+    def __init__(self, journal: Journal, lock: ReaderLock | None = None, traces: EventTraces | None = None) -> None:
+        """`lock`: decides between several processes; none where the books serve one. `traces`: where they are on."""
         self.source = JournalSource(journal, traces=traces)
-        self._turn = turn
+        self._lock = lock
 
     async def sources(self) -> Sequence[Source]:
-        """The one source, while it is this process's turn."""
-        return [self.source] if self._turn is None or await self._turn.is_ours() else []
+        """The one source, while it is this process's lock."""
+        return [self.source] if self._lock is None or await self._lock.is_ours() else []
 
     async def left_to_others(self, states: Sequence[SourceState]) -> int:
-        """How many events the process whose turn it is has still to read."""
+        """Return how many events the process that holds the lock has still to read."""
         position = next((state.position for state in states if state.source == JOURNAL), self.source.start)
         return await self.source.lag(position)
 
     async def release(self, source: Source) -> None:
-        """Let another process have the turn."""
-        if self._turn is not None:
-            await self._turn.give_up()
+        """Let another process have the lock."""
+        if self._lock is not None:
+            await self._lock.give_up()
 
 
 def _place(position: SourcePosition) -> Place:
@@ -175,7 +175,7 @@ class SourceReader:
         self._clock = clock
         self._metrics = metrics
         self._tracer = tracer
-        self._claim: Claim | None = None
+        self._claim: SourceClaim | None = None
         self._is_current = False
         self._counted_at = float("-inf")
         self._moved_at = clock.monotonic()
@@ -197,13 +197,13 @@ class SourceReader:
         """What is not booked, though it is there."""
 
     @property
-    def claim(self) -> Claim:
+    def claim(self) -> SourceClaim:
         """The claim of the source, with the position that was reached."""
         assert self._claim is not None, "it was not opened"
         return self._claim
 
     @property
-    def settled_claim(self) -> Claim | None:
+    def settled_claim(self) -> SourceClaim | None:
         """The claim as the books have it unless another process changed them; none while a page is being posted."""
         return self._claim if self._is_current and self.problem is None else None
 
@@ -213,7 +213,7 @@ class SourceReader:
         return self._failure or self._silence
 
     async def open(self) -> None:
-        """Claim the source and continue at its position; one that the source does not have is a problem."""
+        """SourceClaim the source and continue at its position; one that the source does not have is a problem."""
         claim = await self._claim_again()
         try:
             await self.source.check(claim.position)
@@ -283,12 +283,12 @@ class SourceReader:
                 f"{SILENCE_SECONDS_MAX:.0f} s"
             )
 
-    async def _claim_again(self) -> Claim:
+    async def _claim_again(self) -> SourceClaim:
         self._claim = await self._ledger.claim(self.source.name, self.source.start)
         self._is_current = True
         return self._claim
 
-    async def _post(self, claim: Claim, page: Page) -> None:
+    async def _post(self, claim: SourceClaim, page: Page) -> None:
         self._is_current = False  # until the write returns, only the ledger can tell its position
         if self._tracer is None:
             posted = await self._ledger.post(claim, page.events, page.position)
@@ -298,7 +298,7 @@ class SourceReader:
         self._is_current = True
         self._note(posted, len(page.events))
 
-    async def _traced_post(self, tracer: Tracer, claim: Claim, page: Page) -> Posted:
+    async def _traced_post(self, tracer: Tracer, claim: SourceClaim, page: Page) -> Posted:
         spans = PostSpans(tracer, self.source.name, page.events)
         try:
             posted = await self._ledger.post(claim, page.events, page.position)

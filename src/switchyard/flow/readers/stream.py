@@ -115,7 +115,7 @@ REST_FACTOR = 3.0
 TURN_REST_SECONDS_MAX = 0.02
 
 
-class Turns:
+class StreamScheduler:
     """The accounts whose streams have something to write; a task runs while there are any."""
 
     def __init__(self) -> None:
@@ -226,7 +226,7 @@ class StreamHub:
         self._metrics = metrics or Metrics()
         self._replay_slots = asyncio.Semaphore(replays_max)
         self._backlogs: dict[Topic, Backlog] = {}
-        self._turns = Turns()
+        self._scheduler = StreamScheduler()
         self._active = asyncio.Event()
         self._closed = False
         # The orders of the followed events, as of `_position`.
@@ -406,7 +406,7 @@ class StreamHub:
                     self._metrics.stream_drops.inc(ended)
                 for subscription in list(backlog.urgent):
                     subscription.wake()
-                self._turns.add(event.account_id, backlog)
+                self._scheduler.add(event.account_id, backlog)
 
     async def _needs_resync(self, subscription: Subscription, last: int) -> bool:
         async with self._replay_slots:

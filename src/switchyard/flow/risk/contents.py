@@ -32,7 +32,7 @@ from switchyard.ports.queries import KeyStore, Queries
 ATTEMPTS_MAX = 8
 
 
-class Claim:
+class ContentClaim:
     """The right to place an order with a content; given up unless the order is accepted."""
 
     def __init__(self, entry: KeyEntry | None = None, violation: Violation | None = None) -> None:
@@ -58,8 +58,8 @@ class RecentContents:
         return bool(self._window)
 
     @contextlib.asynccontextmanager
-    async def claimed(self, account: AccountId, order: OrderRequest, owner: str) -> AsyncIterator[Claim]:
-        """Claim the order's content for as long as the window, or find the violation.
+    async def claimed(self, account: AccountId, order: OrderRequest, owner: str) -> AsyncIterator[ContentClaim]:
+        """ContentClaim the order's content for as long as the window, or find the violation.
 
         `owner` identifies the intent, which may claim its content again; empty for a request without a key.
         """
@@ -80,7 +80,7 @@ class RecentContents:
         is_taken = entry is not None and self._clock.now() < entry.expiry(self._clock.jumped_at)
         return [CheckResult("DUPLICATE_CONTENT", self._violation() if is_taken else None)]
 
-    async def _claim(self, account: AccountId, order: OrderRequest, owner: str) -> Claim:
+    async def _claim(self, account: AccountId, order: OrderRequest, owner: str) -> ContentClaim:
         digest = content_digest(order)
         generation, version = 0, 1
         for _ in range(ATTEMPTS_MAX):
@@ -98,19 +98,19 @@ class RecentContents:
             )
             outcome = await self._commit(Change(keys=(entry,)))
             if isinstance(outcome, Committed):
-                return Claim(entry)
+                return ContentClaim(entry)
             existing = outcome.key
             if existing is None:  # it was removed after it had expired
                 generation, version = 0, 1
             elif owner and existing.request_digest == owner:
-                return Claim()
+                return ContentClaim()
             elif now < existing.expiry(self._clock.jumped_at):
-                return Claim(violation=self._violation())
+                return ContentClaim(violation=self._violation())
             else:
                 generation, version = existing.generation + 1, existing.version + 1
         raise JournalUnavailable(f"the order's content was not claimed in {ATTEMPTS_MAX} attempts: repeat the request")
 
-    async def _give_up(self, claim: Claim) -> None:
+    async def _give_up(self, claim: ContentClaim) -> None:
         if claim.entry is None:
             return
         ended = msgspec.structs.replace(claim.entry, expires_at=claim.entry.created_at, version=claim.entry.version + 1)

@@ -98,10 +98,10 @@ class HeldLanes:
         return None if len(usable) == LANES else sorted(usable)
 
 
-class Turn:
+class SendTicket:
     """One send's place in a line."""
 
-    def __init__(self, departures: "Departures", key: Hashable, before: "Turn | None") -> None:
+    def __init__(self, departures: "Departures", key: Hashable, before: "SendTicket | None") -> None:
         self._departures = departures
         self._key = key
         self._before = before
@@ -126,7 +126,7 @@ class Turn:
         return True
 
     @property
-    def before(self) -> "Turn | None":
+    def before(self) -> "SendTicket | None":
         """The send before this one: those that gave up waiting are none, but those before them may not have left."""
         while self._before is not None and self._before._has_given_up:
             self._before = self._before._before
@@ -173,20 +173,20 @@ class Departures:
     """Lines of sends that must leave in order, one line per key."""
 
     def __init__(self) -> None:
-        self._last: dict[Hashable, Turn] = {}
+        self._last: dict[Hashable, SendTicket] = {}
 
-    def join(self, key: Hashable) -> Turn:
+    def join(self, key: Hashable) -> SendTicket:
         """Join the end of the key's line."""
-        turn = Turn(self, key, self._last.get(key))
-        self._last[key] = turn
-        return turn
+        ticket = SendTicket(self, key, self._last.get(key))
+        self._last[key] = ticket
+        return ticket
 
-    def remove(self, key: Hashable, turn: Turn) -> None:
+    def remove(self, key: Hashable, ticket: SendTicket) -> None:
         """Drop the key's line if this was its last send; one that gave up leaves those before it."""
-        if self._last.get(key) is not turn:
+        if self._last.get(key) is not ticket:
             return
-        if turn.has_given_up and turn.before is not None and not turn.before.has_departed:
-            self._last[key] = turn.before
+        if ticket.has_given_up and ticket.before is not None and not ticket.before.has_departed:
+            self._last[key] = ticket.before
         else:
             del self._last[key]
 

@@ -20,7 +20,7 @@ from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.health.venues import HealthBoard
-from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
+from switchyard.flow.sending.lanes import Departures, HeldLanes, SendTicket
 from switchyard.flow.sending.outcomes import Ended, OutcomeWriter
 from switchyard.flow.sending.pre_send_checks import FirstSends
 from switchyard.flow.traced import traceparent_of
@@ -395,14 +395,14 @@ class Sends:
         # Joined in journal order, before the first await. A batch may hold every account and symbol of its venue.
         takes_many = self._venues[venue].capabilities.batch_max > 1
         line: Hashable = venue if takes_many else batch[0].line
-        turn = self._departures.join(line) if batch[0].is_first else None
-        task = asyncio.create_task(self._send(batch, turn))
+        ticket = self._departures.join(line) if batch[0].is_first else None
+        task = asyncio.create_task(self._send(batch, ticket))
         self._tasks.update([(send.key, task) for send in batch])
-        task.add_done_callback(lambda done: self._end(batch, turn, done))
+        task.add_done_callback(lambda done: self._end(batch, ticket, done))
 
-    def _end(self, batch: list[Send], turn: Turn | None, task: "asyncio.Task[None]") -> None:
-        if turn is not None:
-            turn.depart()
+    def _end(self, batch: list[Send], ticket: SendTicket | None, task: "asyncio.Task[None]") -> None:
+        if ticket is not None:
+            ticket.depart()
         for send in batch:
             if self._tasks.get(send.key) is task:
                 del self._tasks[send.key]
@@ -423,12 +423,12 @@ class Sends:
         if not self._freed.is_set():
             self._freed.set()
 
-    async def _send(self, batch: list[Send], turn: Turn | None) -> None:
+    async def _send(self, batch: list[Send], ticket: SendTicket | None) -> None:
         venue = batch[0].row.venue
         self._at_venue[venue] += len(batch)
         spans = None if self._tracer is None else SendSpans(self._tracer, [(send.row, send.state) for send in batch])
         try:
-            outcomes = await self._deliver(batch, turn)
+            outcomes = await self._deliver(batch, ticket)
         except Exception as error:
             # An adapter that raises has a defect, and the venue may or may not have the orders.
             log.exception("venue_adapter_failed", order_id=batch[0].row.order_id, venue=venue, orders=len(batch))
@@ -443,21 +443,21 @@ class Sends:
                 throttle.slow_down(self._clock.now(), outcome.retry_after)
             elif isinstance(outcome, Accepted):
                 throttle.speed_up()
-        if turn is not None:
-            turn.depart()  # those behind one that was held back are held back at once, too
+        if ticket is not None:
+            ticket.depart()  # those behind one that was held back are held back at once, too
         await self._outcomes.write([Ended(send.row, outcome) for send, outcome in zip(batch, outcomes, strict=True)])
 
-    async def _deliver(self, batch: list[Send], turn: Turn | None) -> Sequence[SendOutcome]:
+    async def _deliver(self, batch: list[Send], ticket: SendTicket | None) -> Sequence[SendOutcome]:
         """Send the batch; the outcomes are in its order."""
         venue = self._venues[batch[0].row.venue]
-        if turn is not None and not await turn.comes_within(TURN_LIMIT.total_seconds()):
+        if ticket is not None and not await ticket.comes_within(TURN_LIMIT.total_seconds()):
             return [Unsent("TURN_TIMEOUT")] * len(batch)
         is_stale = self._clock.monotonic() - min([send.begun_at for send in batch]) > TURN_LIMIT.total_seconds()
-        if is_stale or (turn is not None and turn.would_pass) or True in [send.would_pass for send in batch]:
+        if is_stale or (ticket is not None and ticket.would_pass) or True in [send.would_pass for send in batch]:
             # The process was paused, or the commit took long: the resolver may already treat this attempt as ended.
             # Those behind it in the line wait too: all go back to the queue, and leave it in their order.
-            if turn is not None:
-                turn.hold_back()
+            if ticket is not None:
+                ticket.hold_back()
                 for send in batch:
                     self._held_back.setdefault(send.line, {})[send.key] = send.row.seq
             return [Unsent("ATTEMPT_STALE")] * len(batch)
@@ -468,7 +468,7 @@ class Sends:
         orders = [send.state.order for send, outcome in zip(batch, instead, strict=True) if outcome is None]
         sent: Iterator[SendOutcome] = iter(())
         if orders:
-            depart = turn.depart if turn is not None else ignore_departure
+            depart = ticket.depart if ticket is not None else ignore_departure
             if self._sent_ids is not None:
                 self._sent_ids.note([order.venue_client_order_id for order in orders])
             begun_at = self._clock.monotonic()

@@ -255,8 +255,8 @@ async def take_rebuilt(connection: Connection) -> bool:
     return bool(await connection.fetchval(_TAKE_REBUILT, timeout=CONNECT_SECONDS_MAX))
 
 
-class PostgresTurn:
-    """ports.journal.Turn of the books of one database."""
+class PostgresReaderLock:
+    """ports.journal.ReaderLock of the books of one database."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -56,7 +56,7 @@ from switchyard.entrypoints.http.pdca.views import (
 from switchyard.entrypoints.http.queries import only
 from switchyard.entrypoints.http.transport.auth import BadTokens, revoked_tokens
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
-from switchyard.entrypoints.http.transport.doors import guarded
+from switchyard.entrypoints.http.transport.guard import guarded
 from switchyard.entrypoints.http.transport.key_ring import Fetch, KeyRing, file_source, local_source, url_source
 from switchyard.entrypoints.http.transport.rs256 import PdcaTokens
 from switchyard.ports.clock import Clock, Randomness, fresh_ulid

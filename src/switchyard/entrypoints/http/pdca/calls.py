@@ -45,7 +45,7 @@ from switchyard.entrypoints.http.errors import (
 )
 from switchyard.entrypoints.http.transport.auth import BadTokens, authorization_header
 from switchyard.entrypoints.http.transport.bodies import ClientGone
-from switchyard.entrypoints.http.transport.doors import client_address, limited_as
+from switchyard.entrypoints.http.transport.guard import client_address, limited_as
 from switchyard.entrypoints.http.transport.rs256 import PdcaTokens
 from switchyard.ports.clock import Clock
 from switchyard.ports.strategies import TooManyStrategies, UnknownStrategies

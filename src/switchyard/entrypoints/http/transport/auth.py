@@ -25,7 +25,7 @@ from switchyard.domain.errors import Forbidden, InvalidField, InvalidJson, Setti
 from switchyard.domain.ids import AccountId
 from switchyard.entrypoints.http.errors import TooManyBadTokens
 from switchyard.entrypoints.http.transport.bodies import parse_object
-from switchyard.entrypoints.http.transport.doors import limited_as
+from switchyard.entrypoints.http.transport.guard import limited_as
 from switchyard.entrypoints.http.transport.revoked import RevokedTokens
 from switchyard.ports.clock import Clock
 from switchyard.settings import Settings, jwt_secret

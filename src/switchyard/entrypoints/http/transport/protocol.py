@@ -15,7 +15,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from switchyard.entrypoints.http.errors import ErrorBody, json_response
-from switchyard.entrypoints.http.transport.doors import ABSOLUTE_TARGET, ConnectionCaps, limited_as
+from switchyard.entrypoints.http.transport.guard import ABSOLUTE_TARGET, ConnectionCaps, limited_as
 
 # Room for every token and tracing header in use.
 HEAD_BYTES_MAX = 64 * 1024

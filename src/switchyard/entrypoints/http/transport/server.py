@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from switchyard.domain.errors import SettingError
-from switchyard.entrypoints.http.transport.doors import ConnectionCaps, Proxies
+from switchyard.entrypoints.http.transport.guard import ConnectionCaps, Proxies
 from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics

@@ -265,7 +265,7 @@ _JSON = re.compile(rb'application/json(?:[ \t]*;[ \t]*charset="?utf-8"?)?[ \t]*;
 _ENCODED_SEPARATOR = re.compile(r"(%2f|%5c)", re.IGNORECASE)
 
 
-class Doors:
+class RequestGuard:
     """Raises a RequestError for a request that must not reach a route."""
 
     def __init__(self, names: Collection[str] = ()) -> None:
@@ -342,7 +342,7 @@ class Doors:
         _remember(self._known_types, media_type)
 
 
-class Guarded:
+class GuardHeaders:
     """An application whose every answer has `GUARD_HEADERS`."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -433,15 +433,15 @@ def warn_of_exposure(settings: Settings, sends: bool) -> None:
     )
 
 
-class Entrance:
-    """An ASGI application in front of another: every request passes the doors.
+class GuardedApp:
+    """An ASGI application in front of another: every request passes the guard.
 
     A request from a trusted proxy counts as one of the proxy's client, by the client's own address.
     """
 
-    def __init__(self, app: ASGIApp, doors: Doors, caps: ConnectionCaps) -> None:
+    def __init__(self, app: ASGIApp, guard: RequestGuard, caps: ConnectionCaps) -> None:
         self._app = app
-        self._doors = doors
+        self._guard = guard
         self.caps = caps
         """The limits of the server in front of it, which also count the clients behind trusted proxies."""
 
@@ -450,7 +450,7 @@ class Entrance:
         if scope["type"] != "http":
             return _nothing()
         try:
-            self._doors.admit(scope)
+            self._guard.admit(scope)
         except RequestError as error:
             return self.reject(error, scope, send)
         serve = self._serve_forwarded if self.caps.proxies.see_through(scope) else self._app
