@@ -162,3 +162,4 @@ CONTRADICTS_ITSELF = Kind(
     ),
     build=build,
 )
+IN_PROCESS = Kind(descriptor=msgspec.structs.replace(DESCRIPTOR, kind="in-process", in_process=True), build=build)

@@ -1,6 +1,7 @@
 """What an answer means is decided by what had left and by the response, whatever the adapter makes of it."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from decimal import Decimal
@@ -40,7 +41,8 @@ from switchyard.venue.interface import (
     Wire,
 )
 from switchyard.venue.transport import AwaitsEnd, BrokerResponse, Exchange, Lost, NotSent, never_awaited
-from tests.support.acme_venue import DESCRIPTOR, REQUEST, AcmeAdapter, read
+from switchyard.venue.wire import NoAnswer
+from tests.support.acme_venue import DESCRIPTOR, REQUEST, AcmeAdapter, read, read_found
 from tests.support.memory.clock import ManualClock
 from tests.support.venue_orders import MOMENT, an_order, by_id, unlocated
 
@@ -448,9 +450,9 @@ async def test_a_page_of_reports_keeps_its_cursor_and_its_unreadable_reports(ove
 @pytest.mark.parametrize(
     "page",
     [
-        Page(reports=[], cursor="c" * 1_025),
-        Page(reports=[], cursor="c\0"),
-        Page(reports=[a_report(qty="many")], cursor="c"),
+        Page(reports=[a_report()], cursor="c" * 1_025),
+        Page(reports=[a_report()], cursor="c\0"),
+        Page(reports=[], cursor="c"),  # nothing was asked
         Page(reports=["a report"], cursor="c"),  # type: ignore[list-item]
         None,
     ],
@@ -462,8 +464,125 @@ async def test_a_page_that_cannot_be_used_is_not_an_empty_page(over: Callable[..
         await bridge.reports(None, 10)
 
 
+@pytest.mark.parametrize("wrong", [{"qty": "many"}, {"exec_id": 5}, {"status": "?"}, {"at": "today"}])
+async def test_a_report_with_other_types_is_set_aside_and_the_page_goes_on(
+    over: Callable[..., Bridge], wrong: dict[str, Any]
+) -> None:
+    bridge = over(Script())
+    page = Page(reports=[a_report(), a_report(**wrong), a_report(exec_id="2")], cursor="c")
+    bridge.adapter.reports = lambda *_: given(page)  # type: ignore[method-assign]
+    shown = await bridge.reports(None, 10)
+    assert ([report.exec_id for report in shown.reports], len(shown.unreadable)) == (["1", "2"], 1)
+
+
 async def given(value: Any) -> Any:
     return value
+
+
+# Wires that outlive their call, or that are used by another one.
+
+
+async def test_nothing_leaves_on_a_wire_once_its_call_is_over(over: Callable[..., Bridge]) -> None:
+    kept: list[asyncio.Task[Answer]] = []
+
+    async def keep(message: Message, wire: Wire) -> Answer:
+        async def later() -> Answer:
+            await asyncio.sleep(0.01)
+            return await wire.send(REQUEST, read)
+
+        kept.append(asyncio.create_task(later()))
+        raise TimeoutError
+
+    script = Script(TAKEN)
+    assert await over(script, keep).submit(ORDER) == Unsent("VENUE_DOWN", "the adapter sent nothing")
+    with pytest.raises(NoAnswer, match="over"):
+        await kept[0]
+    assert script.asked == []
+
+
+async def test_a_send_that_goes_on_behind_its_call_is_destroyed_and_judged_by_what_had_left(
+    over: Callable[..., Bridge],
+) -> None:
+    kept: list[asyncio.Task[Answer]] = []
+
+    async def leave(message: Message, wire: Wire) -> Answer:
+        kept.append(asyncio.create_task(wire.send(REQUEST, read)))
+        await asyncio.sleep(0.01)
+        return Refused(code="-10")
+
+    script = Script(None)
+    assert unlocated(await over(script, leave).submit(ORDER)) == Ambiguous(
+        "NETWORK_TIMEOUT", "the adapter took too long"
+    )
+    assert kept[0].cancelled()
+
+
+async def test_a_call_uses_its_own_wire_alone(over: Callable[..., Bridge]) -> None:
+    wires: list[Wire] = []
+
+    async def with_the_first(message: Message, wire: Wire) -> Answer:
+        wires.append(wire)
+        await asyncio.sleep(0)  # both calls are under way
+        return await wires[0].send(REQUEST, read)
+
+    script = Script(TAKEN, TAKEN)
+    bridge = over(script, with_the_first)
+    outcomes = await asyncio.gather(bridge.submit(ORDER), bridge.submit(ORDER))
+    assert outcomes == [Accepted("o-1"), Unsent("VENUE_DOWN", "the adapter sent nothing")]
+    assert script.asked == ["/order"]
+
+
+@pytest.mark.parametrize("how", ["send", "ask"])
+async def test_a_question_changes_nothing(over: Callable[..., Bridge], how: str) -> None:
+    script = Script(TAKEN)
+    bridge = over(script)
+
+    async def probe(wire: Wire) -> str:
+        await (wire.send(REQUEST, read) if how == "send" else wire.ask(REQUEST, read))
+        return "answered"
+
+    bridge.adapter.probe = probe  # type: ignore[method-assign, assignment]
+    with pytest.raises(VenueUnavailable):
+        await bridge.probe()
+    assert script.asked == []
+
+
+async def test_an_adapter_that_swallows_errors_proves_no_absence(over: Callable[..., Bridge]) -> None:
+    bridge = over(Script(TIMED_OUT, TIMED_OUT))
+
+    async def find(ref: object, wire: Wire) -> None:
+        with contextlib.suppress(Exception):
+            await wire.ask(Request(method="GET", path="/order/one"), read_found)
+
+    async def probe(wire: Wire) -> str:
+        await find(None, wire)
+        return "answered"
+
+    bridge.adapter.find = find  # type: ignore[method-assign, assignment]
+    bridge.adapter.probe = probe  # type: ignore[method-assign, assignment]
+    with pytest.raises(VenueUnavailable):
+        await bridge.find(by_id("one"))
+    with pytest.raises(VenueUnavailable):
+        await bridge.probe()
+
+
+async def test_an_absence_that_the_adapter_concludes_itself_needs_a_sure_answer(over: Callable[..., Bridge]) -> None:
+    bridge = over(Script(answered(code=-50)))
+
+    async def find(ref: object, wire: Wire) -> None:
+        body = await wire.ask(Request(method="GET", path="/order/one"), lambda response: response.body)
+        assert body
+
+    bridge.adapter.find = find  # type: ignore[method-assign, assignment]
+    with pytest.raises(VenueUnavailable):
+        await bridge.find(by_id("one"))
+
+
+async def test_an_adapter_that_ends_the_process_only_fails_its_message(over: Callable[..., Bridge]) -> None:
+    async def exits(message: Message, wire: Wire) -> Answer:
+        raise SystemExit(3)
+
+    assert await over(Script(), exits).submit(ORDER) == Unsent("VENUE_DOWN", "the adapter sent nothing")
 
 
 # Several orders in one call.

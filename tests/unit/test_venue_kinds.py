@@ -22,6 +22,7 @@ POINTS = [
     EntryPoint("no-kind", f"{HERE}:NOT_A_KIND", kinds.GROUP),
     EntryPoint("another-name", f"{HERE}:OTHER_NAME", kinds.GROUP),
     EntryPoint("contradicts-itself", f"{HERE}:CONTRADICTS_ITSELF", kinds.GROUP),
+    EntryPoint("in-process", f"{HERE}:IN_PROCESS", kinds.GROUP),
     EntryPoint("broken", "tests.support.no_such_module:KIND", kinds.GROUP),
 ]
 DECLARED = acme_venue.DESCRIPTOR.capabilities
@@ -69,6 +70,7 @@ def test_the_address_and_the_options_have_the_descriptors_defaults() -> None:
         ({"url": "no-kind:https://host"}, "VENUE_URL_SIM: the entry point no-kind of tests.support.acme_venue:NOT_A"),
         ({"url": "another-name:"}, "VENUE_URL_SIM: the entry point another-name of tests.support.acme_venue:OTHER"),
         ({"url": "contradicts-itself:"}, "VENUE_URL_SIM: the descriptor of contradicts-itself: the deduplication"),
+        ({"url": "in-process:"}, "VENUE_URL_SIM: the descriptor of in-process: an adapter of another distribution"),
         ({"url": "broken:"}, "VENUE_URL_SIM: the adapter of broken cannot be loaded: ModuleNotFoundError"),
         ({"options": "desk=fx,colour=red"}, "VENUE_OPTIONS_SIM: 'colour' is not taken by acme; allowed: desk, region"),
         ({"options": "desk=fx,key=s3cret"}, "VENUE_OPTIONS_SIM: 'key' is not taken by acme"),

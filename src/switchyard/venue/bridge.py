@@ -6,11 +6,11 @@ or in doubt. It calls the adapter and nothing else, and keeps no state but the v
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
-from typing import Final, assert_never
+from typing import Final, TypeVar, assert_never
 
 import msgspec
 import structlog
@@ -68,9 +68,11 @@ from switchyard.venue.interface import (
     Unreadable,
 )
 from switchyard.venue.transport import CONNECT_SECONDS, BrokerResponse, Exchange, Lost, NotSent, Pool, Transport
-from switchyard.venue.wire import ANSWER_BYTES_MAX, HttpWire, VenueTime
+from switchyard.venue.wire import ANSWER_BYTES_MAX, Changes, HttpWire, VenueTime
 
 log = structlog.get_logger()
+
+_T = TypeVar("_T")
 
 # From the first byte sent to the last byte read, by time in force. An IOC order is useless after its send deadline.
 RESPONSE_SECONDS: Final[Mapping[TimeInForce, float]] = MappingProxyType(
@@ -235,7 +237,7 @@ class Bridge:
             trace_id=order.trace_id or order.order_id,
             requested_at=order.requested_at,
         )
-        wire = self._wire(self._response_seconds[order.time_in_force], on_departure)
+        wire = self._wire(self._response_seconds[order.time_in_force], on_departure, changes="message")
         outcome = await self._sent(message, (), wire)
         if isinstance(outcome, Accepted) or not self._rules.is_duplicate(message, wire.answer, wire.exchange):
             return outcome
@@ -272,7 +274,7 @@ class Bridge:
                 account=self.names.account(order.account_id),
                 attempted_at=self._attempted_at(order),
             )
-            outcome = await self._sent(message, _ids(order), self._wire(response_seconds))
+            outcome = await self._sent(message, _ids(order), self._wire(response_seconds, changes="message"))
             elapsed_seconds = self._clock.monotonic() - began_at
             response_seconds = SEND_LIMIT.total_seconds() - CONNECT_SECONDS - elapsed_seconds
             if is_successor and outcome == VenueRejected("UNKNOWN_ORDER"):
@@ -304,7 +306,8 @@ class Bridge:
             expires_at=self._expires_at(order),
         )
         ids = (*_ids(order), amend.orig_client_order_id)
-        return await self._sent(message, ids, self._wire(self._response_seconds[order.time_in_force], is_alone=True))
+        wire = self._wire(self._response_seconds[order.time_in_force], is_alone=True, changes="message")
+        return await self._sent(message, ids, wire)
 
     async def find(self, order: OrderToFind) -> VenueOrder | None:
         """Return the order as the venue has it, or None if the venue says that it does not; raises VenueUnavailable."""
@@ -315,46 +318,65 @@ class Bridge:
         """Yield every order that the venue may still fill, in pages; raises VenueUnavailable."""
         if self.capabilities.lookup == "none":
             raise self._unavailable("it has no order lookup")
+        wire = self._wire()
+        pages, count = aiter(self.adapter.open_orders(wire)), 0
         try:
-            async for page in self.adapter.open_orders(self._wire()):
-                yield [self._venue_order(found) for found in page]
-        except VenueUnavailable:
-            raise
-        except Exception as error:
-            raise self._unavailable(error) from error
+            while True:
+                try:
+                    with wire.used():
+                        page = [self._venue_order(found) for found in await anext(pages)]
+                except StopAsyncIteration:
+                    break
+                except Exception as error:
+                    raise self._unavailable(error) from error
+                count += len(page)
+                yield page
+        finally:
+            await wire.end()
+        self._check_answered(wire, count)
 
     async def reports(self, after: str | None, limit: int) -> ReportPage:
         """Return the next execution reports; raises VenueUnavailable."""
+        wire = self._wire()
         try:
-            page = await self.adapter.reports(after, limit, self._wire())
+            page = await self._asked(self.adapter.reports(after, limit, wire), wire)
+            self._check_answered(wire, len(page.reports))
             if len(page.cursor) > CURSOR_LENGTH_MAX or not page.cursor.isprintable():
                 raise ValueError(f"its cursor is not printable, or exceeds {CURSOR_LENGTH_MAX} characters")
-            reports = [self._execution_report(each) for each in page.reports if not isinstance(each, Unreadable)]
-            unreadable = [_unreadable_report(each) for each in page.reports if isinstance(each, Unreadable)]
+            checked = [_checked_report(each) for each in page.reports]
+            reports = [self._execution_report(each) for each in checked if not isinstance(each, Unreadable)]
+            unreadable = [_unreadable_report(each) for each in checked if isinstance(each, Unreadable)]
         except Exception as error:
             raise self._unavailable(error) from error
         return ReportPage(reports, page.cursor, unreadable, page.restarted)
 
     async def probe(self) -> ProbeResult:
         """Ask the venue something harmless; raises VenueUnavailable."""
+        wire = self._wire()
         try:
-            return await self.adapter.probe(self._wire())
+            result = await self._asked(self.adapter.probe(wire), wire)
+            self._check_answered(wire)
+            return result
         except Exception as error:
             raise self._unavailable(error) from error
 
     async def cancel_all(self) -> None:
         """Cancel every open order under our credentials; raises VenueUnavailable."""
         assert isinstance(self.adapter, CancelsAll), "the descriptor declares `cancel_all`"
+        wire = self._wire(changes="everything")
         try:
-            await self.adapter.cancel_all(self._wire())
+            await self._asked(self.adapter.cancel_all(wire), wire)
+            self._check_answered(wire)
         except Exception as error:
             raise self._unavailable(error) from error
 
     async def statement(self, after: str | None, limit: int) -> StatementPage:
         """Return the next executions of the venue's books; raises VenueUnavailable."""
         assert isinstance(self.adapter, HasStatement), "only a venue with a statement is asked for it"
+        wire = self._wire()
         try:
-            page = await self.adapter.statement(after, limit, self._wire())
+            page = await self._asked(self.adapter.statement(after, limit, wire), wire)
+            self._check_answered(wire, len(page.lines))
             fills = [self._statement_fill(line) for line in page.lines]
         except Exception as error:
             raise self._unavailable(error) from error
@@ -385,6 +407,7 @@ class Bridge:
         on_departure: OnDeparture = ignore_departure,
         *,
         is_alone: bool = False,
+        changes: Changes = "nothing",
     ) -> HttpWire:
         return HttpWire(
             self._sends,
@@ -395,16 +418,16 @@ class Bridge:
             on_departure=on_departure,
             believes_denials=self._rules.dedupes_permanently and not is_alone,
             is_alone=is_alone,
+            changes=changes,
         )
 
     async def _sent(self, message: Message, other_ids: Collection[str], wire: HttpWire) -> SendOutcome:
         """Send a message and return its outcome; the order has `other_ids` at the venue too."""
         answer: Answer | None = None
-        wire.carries_message = True
         try:
             async with asyncio.timeout(SEND_LIMIT.total_seconds()):
-                answer = await self.adapter.send(message, wire)
-        except Exception as error:
+                answer = await self._asked(self.adapter.send(message, wire), wire)
+        except (Exception, SystemExit) as error:  # an adapter that ends the process would leave a half-dead one
             if wire.exchange is None or isinstance(wire.exchange, BrokerResponse):
                 self._note_defect(message, error)
         try:
@@ -413,7 +436,20 @@ class Bridge:
             self._note_defect(message, error)
             return Ambiguous("ADAPTER_FAILED", bounded_detail(repr(error)))
 
-    def _note_defect(self, message: Message, error: Exception) -> None:
+    async def _asked(self, call: Awaitable[_T], wire: HttpWire) -> _T:
+        """The result of an adapter's call, after which its wire carries nothing any more."""
+        try:
+            with wire.used():
+                return await call
+        finally:
+            await wire.end()
+
+    def _check_answered(self, wire: HttpWire, shown: int = 0) -> None:
+        """Raise VenueUnavailable for an adapter that says 'there is nothing' although nothing answered."""
+        if not shown and not wire.is_answered:
+            raise self._unavailable("its adapter has no answer that says so")
+
+    def _note_defect(self, message: Message, error: BaseException) -> None:
         log.error("venue_adapter_failed", venue=self.name, client_order_id=message.client_order_id, error=repr(error))
 
     async def _submit_next(self, order: Order, departed: asyncio.Event) -> SendOutcome:
@@ -470,9 +506,11 @@ class Bridge:
         no other order, and must not show the order as taken.
         """
         try:
-            found = await self.adapter.find(ref, wire)
+            found = await self._asked(self.adapter.find(ref, wire), wire)
         except Exception as error:
             raise self._unavailable(error) from error
+        if _denies_or_ends(found) and not wire.is_proof:
+            raise self._unavailable("its adapter denies or ends an order without a sure answer that says so")
         if found is None or found.status == "REJECTED":
             objects = self._rules.objects(wire.asked_body)
             if objects is None or any(self._rules.shows_taken(members) for members in objects):
@@ -569,6 +607,14 @@ class Bridge:
 def _unreadable_report(each: Unreadable) -> UnreadableReport:
     text, error = (printable(part[:UNREADABLE_LENGTH_MAX]) for part in (each.text, each.error))
     return UnreadableReport(text=text, error=error)
+
+
+def _checked_report(report: Report | Unreadable) -> Report | Unreadable:
+    """The report, or as one that cannot be read if it has data of other types than the interface says."""
+    try:
+        return report if isinstance(report, Unreadable) else msgspec.convert(msgspec.structs.asdict(report), Report)
+    except msgspec.ValidationError as error:
+        return Unreadable(text=repr(report), error=str(error))
 
 
 def _denies_or_ends(result: object) -> bool:

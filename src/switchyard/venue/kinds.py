@@ -90,6 +90,8 @@ def check_descriptor(descriptor: Descriptor, setting: str) -> None:
     problem = None
     if not _KIND.fullmatch(descriptor.kind):
         problem = "its kind must be letters, digits and -"
+    elif descriptor.in_process:
+        problem = "an adapter of another distribution is not a part of this process: its venue is outside"
     elif capabilities.dedupe == "ttl" and capabilities.dedupe_ttl is None:
         problem = "the deduplication `ttl` needs `dedupe_ttl`"
     elif capabilities.request_expiry and capabilities.acceptance_window is None:

@@ -76,9 +76,12 @@ class VenueQuotes:
             query_bytes_max=PAGE_BYTES_MAX,
         )
         try:
-            shown = await self._adapter.quotes(there, wire)
+            with wire.used():
+                shown = await self._adapter.quotes(there, wire)
         except Exception as error:
             raise VenueUnavailable(f"{self._name}: {error}") from error
+        finally:
+            await wire.end()
         now = self._time.now()
         if now is None:
             raise VenueUnavailable(f"{self._name}: no time in the response, so no ages")

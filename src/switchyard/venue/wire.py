@@ -4,10 +4,13 @@ Reads and writes through `Transport`; tells the bridge what had left, what came 
 belongs to the request.
 """
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.orders.reasons import described
@@ -89,6 +92,12 @@ def _date_of(text: str | None) -> datetime | None:
     return None if read is None or read.tzinfo is None else read.astimezone(UTC)
 
 
+Changes = Literal["nothing", "message", "everything"]
+"""What a call may change: nothing, by its message alone, or all orders at once."""
+
+_current: ContextVar["HttpWire | None"] = ContextVar("the wire of the call", default=None)
+
+
 class HttpWire:
     """`interface.Wire` of one call: a message over `sends`, questions over `queries`."""
 
@@ -105,12 +114,13 @@ class HttpWire:
         on_departure: OnDeparture = ignore_departure,
         believes_denials: bool = True,
         is_alone: bool = False,
+        changes: Changes = "nothing",
         must_be_sure: Callable[[object], bool] = lambda _: False,
     ) -> None:
         """`believes_denials`: also one that may answer another request. `is_alone`: the message has a connection of
         its own.
 
-        `must_be_sure`: of a question's result.
+        `must_be_sure`: of a question's result. `changes`: what the call may change.
         """
         self._sends, self._queries = sends, queries
         self._time, self._clock = time, clock
@@ -119,8 +129,6 @@ class HttpWire:
         self._on_departure = on_departure
         self._believes_denials = believes_denials
         self._is_alone = is_alone
-        self.carries_message = False
-        """Whether the call is about a message, so that what changes something must go through `send`."""
         self._must_be_sure = must_be_sure
         self.departed = False
         """Whether a byte of the message may have left."""
@@ -130,15 +138,54 @@ class HttpWire:
         """What the response says about the message."""
         self.asked_body = b""
         """The body of the last response to a question."""
-        self._is_used = False
+        self.is_answered = False
+        """Whether the last question got a response that counts, whatever the adapter made of it."""
+        self._is_sure = False
+        """Whether it was the only one on its connection."""
+        self._asked = self._answered = 0
+        self._is_used = self._is_over = False
+        self._changes: Changes = changes
+        self._sender: asyncio.Task[object] | None = None
+        """The task that waits for the response to the message."""
+        self._has_ended = asyncio.Event()
 
     @property
     def time(self) -> datetime:
         """The venue's time now."""
         return self._time.now() or self._clock.now()
 
+    @property
+    def is_proof(self) -> bool:
+        """Whether each question got a response that counts, and the last one the only one on its connection."""
+        return self.is_answered and self._is_sure and self._asked == self._answered
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """The wire may be used in this context and by its own tasks: an adapter cannot use the wire of another call."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    async def end(self) -> None:
+        """Let nothing leave any more, so that what has left does not change: the call is over."""
+        self._is_over = True
+        if self._sender is not None:
+            self._sender.cancel()
+            await self._has_ended.wait()
+
+    def _check_use(self) -> None:
+        if self._is_over:
+            raise NoAnswer("the call of this wire is over")
+        if _current.get() is not self:
+            raise NoAnswer("this is the wire of another call")
+
     async def send(self, request: Request, read: Callable[[Response], Answer]) -> Answer:
         """Send the message's request and return what it led to; raises NoAnswer."""
+        self._check_use()
+        if self._changes != "message":
+            raise NoAnswer("only the wire of a message sends one")
         if self._is_used:
             raise NoAnswer("an adapter must not send a message twice")
         self._is_used = True
@@ -151,17 +198,22 @@ class HttpWire:
             self.answer = _read(read, status, headers, body)
             return _may_deny(self.answer)
 
-        self.exchange = exchange = await self._sends.ask(
-            request.method,
-            request.path,
-            body=b"" if request.body is None else request.body,
-            headers=request.headers,
-            response_seconds=self._response_seconds,
-            bytes_max=ANSWER_BYTES_MAX,
-            on_departure=note_departure,
-            awaits_end=never_awaited if self._believes_denials else may_deny,
-            is_alone=self._is_alone,
-        )
+        self._sender = asyncio.current_task()
+        try:
+            self.exchange = exchange = await self._sends.ask(
+                request.method,
+                request.path,
+                body=b"" if request.body is None else request.body,
+                headers=request.headers,
+                response_seconds=self._response_seconds,
+                bytes_max=ANSWER_BYTES_MAX,
+                on_departure=note_departure,
+                awaits_end=never_awaited if self._believes_denials else may_deny,
+                is_alone=self._is_alone,
+            )
+        finally:
+            self._sender = None
+            self._has_ended.set()
         if not isinstance(exchange, BrokerResponse):
             raise NoAnswer(described(exchange.code, exchange.detail))
         self.answer = self.answer or _read(read, exchange.status, exchange.headers, exchange.body)
@@ -169,9 +221,12 @@ class HttpWire:
 
     async def ask(self, request: Request, read: Callable[[Response], _T]) -> _T:
         """Ask the venue something; raises NoAnswer."""
-        if self.carries_message and request.method != "GET":
+        self._check_use()
+        if request.method != "GET" and self._changes != "everything":
             # A message that left this way would count as never sent.
-            raise NoAnswer(f"an adapter must send a {request.method} of a message with `send`")
+            raise NoAnswer(f"a {request.method} changes something: an adapter sends a message with `send`")
+        self.is_answered = self._is_sure = False
+        self._asked += 1
         asked_at = self._clock.monotonic()
 
         def must_be_sure(status: int, headers: Mapping[str, str], body: bytes) -> bool:
@@ -198,6 +253,8 @@ class HttpWire:
         if self._must_be_sure(result) and not exchange.is_only_response:
             raise NoAnswer(f"HTTP {exchange.status} may answer another request")
         self._time.measure(exchange.headers, asked_at)
+        self.is_answered, self._is_sure = True, exchange.is_only_response
+        self._answered += 1
         return result
 
 
