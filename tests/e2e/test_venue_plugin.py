@@ -140,7 +140,7 @@ def test_authors_run_cases_of_the_contract_suite_without_pytest(command: Path, t
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"VENUE_SECRETS_ACORN": "key=key,secrt=secret"}, ("VENUE_SECRETS_ACORN", "'secrt'", "key, secret")),
+        ({"VENUE_SECRETS_ACORN": "key=key,secrt=secret"}, ("VENUE_SECRETS_ACORN", "a name in it", "key, secret")),
         ({"VENUE_SECRETS_ACORN": "key=key"}, ("VENUE_SECRETS_ACORN", "needs secret")),
         ({"VENUE_OPTIONS_ACORN": "dask=main"}, ("VENUE_OPTIONS_ACORN", "'dask'", "desk")),
         ({"VENUE_DEDUPE_ACORN": "permanent"}, ("VENUE_DEDUPE_ACORN", "while_open", "only weaken")),

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from switchyard.domain.ids import IdForm
 from switchyard.ports.venue import ProbeResult
 from switchyard.venue import (
     Answer,
@@ -163,3 +164,11 @@ CONTRADICTS_ITSELF = Kind(
     build=build,
 )
 IN_PROCESS = Kind(descriptor=msgspec.structs.replace(DESCRIPTOR, kind="in-process", in_process=True), build=build)
+SHORT_IDS = Kind(
+    descriptor=msgspec.structs.replace(DESCRIPTOR, kind="short-ids", id_form=IdForm(length_max=18)), build=build
+)
+WRONG_CODE = Kind(
+    descriptor=msgspec.structs.replace(DESCRIPTOR, kind="wrong-code", codes={"1": "denied"}),
+    build=build,
+)
+NO_ADDRESS = Kind(descriptor=msgspec.structs.replace(DESCRIPTOR, kind="no-address", default_url=""), build=build)

@@ -528,7 +528,7 @@ async def test_a_call_uses_its_own_wire_alone(over: Callable[..., Bridge]) -> No
     script = Script(TAKEN, TAKEN)
     bridge = over(script, with_the_first)
     outcomes = await asyncio.gather(bridge.submit(ORDER), bridge.submit(ORDER))
-    assert outcomes == [Accepted("o-1"), Unsent("VENUE_DOWN", "the adapter sent nothing")]
+    assert list(outcomes) == [Accepted("o-1"), Unsent("VENUE_DOWN", "the adapter sent nothing")]
     assert script.asked == ["/order"]
 
 
@@ -558,7 +558,7 @@ async def test_an_adapter_that_swallows_errors_proves_no_absence(over: Callable[
         await find(None, wire)
         return "answered"
 
-    bridge.adapter.find = find  # type: ignore[method-assign, assignment]
+    bridge.adapter.find = find  # type: ignore[method-assign]
     bridge.adapter.probe = probe  # type: ignore[method-assign, assignment]
     with pytest.raises(VenueUnavailable):
         await bridge.find(by_id("one"))
@@ -573,9 +573,15 @@ async def test_an_absence_that_the_adapter_concludes_itself_needs_a_sure_answer(
         body = await wire.ask(Request(method="GET", path="/order/one"), lambda response: response.body)
         assert body
 
-    bridge.adapter.find = find  # type: ignore[method-assign, assignment]
+    bridge.adapter.find = find  # type: ignore[method-assign]
     with pytest.raises(VenueUnavailable):
         await bridge.find(by_id("one"))
+
+
+async def test_an_id_that_is_no_text_is_doubt(over: Callable[..., Bridge]) -> None:
+    numeric = Took(venue_order_id=7, order=SHOWN)  # type: ignore[arg-type]
+    outcome = await over(Script(TAKEN), claiming(numeric)).submit(ORDER)
+    assert isinstance(outcome, Ambiguous) and outcome.code == "ADAPTER_FAILED"
 
 
 async def test_an_adapter_that_ends_the_process_only_fails_its_message(over: Callable[..., Bridge]) -> None:

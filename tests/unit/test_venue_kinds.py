@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.bootstrap.capabilities import declared_capabilities, is_remote
+from switchyard.bootstrap.capabilities import declared_capabilities, is_remote, known_kinds
 from switchyard.bootstrap.venues import remote_venue
 from switchyard.domain.errors import SettingError
 from switchyard.settings import VenueSettings, load_settings, parse
-from switchyard.venue import kinds
+from switchyard.venue import Descriptor, kinds
 from tests.support import acme_venue
 from tests.support.memory.clock import ManualClock
 
@@ -23,6 +23,9 @@ POINTS = [
     EntryPoint("another-name", f"{HERE}:OTHER_NAME", kinds.GROUP),
     EntryPoint("contradicts-itself", f"{HERE}:CONTRADICTS_ITSELF", kinds.GROUP),
     EntryPoint("in-process", f"{HERE}:IN_PROCESS", kinds.GROUP),
+    EntryPoint("short-ids", f"{HERE}:SHORT_IDS", kinds.GROUP),
+    EntryPoint("wrong-code", f"{HERE}:WRONG_CODE", kinds.GROUP),
+    EntryPoint("no-address", f"{HERE}:NO_ADDRESS", kinds.GROUP),
     EntryPoint("broken", "tests.support.no_such_module:KIND", kinds.GROUP),
 ]
 DECLARED = acme_venue.DESCRIPTOR.capabilities
@@ -71,13 +74,16 @@ def test_the_address_and_the_options_have_the_descriptors_defaults() -> None:
         ({"url": "another-name:"}, "VENUE_URL_SIM: the entry point another-name of tests.support.acme_venue:OTHER"),
         ({"url": "contradicts-itself:"}, "VENUE_URL_SIM: the descriptor of contradicts-itself: the deduplication"),
         ({"url": "in-process:"}, "VENUE_URL_SIM: the descriptor of in-process: an adapter of another distribution"),
+        ({"url": "short-ids:"}, "VENUE_URL_SIM: the descriptor of short-ids: client order ids have 32 letters"),
+        ({"url": "wrong-code:"}, "VENUE_URL_SIM: the descriptor of wrong-code: 'denied' is no meaning of a code"),
+        ({"url": "no-address:"}, "VENUE_URL_SIM: no-address needs an address: no-address:https://host"),
         ({"url": "broken:"}, "VENUE_URL_SIM: the adapter of broken cannot be loaded: ModuleNotFoundError"),
         ({"options": "desk=fx,colour=red"}, "VENUE_OPTIONS_SIM: 'colour' is not taken by acme; allowed: desk, region"),
         ({"options": "desk=fx,key=s3cret"}, "VENUE_OPTIONS_SIM: 'key' is not taken by acme"),
         ({"options": "region=eu"}, "VENUE_OPTIONS_SIM: acme needs desk: The desk that trades."),
         ({"options": "desk=fx,region=mars"}, "VENUE_OPTIONS_SIM: region must be one of eu, us, not 'mars'"),
         ({"secrets": ""}, "VENUE_SECRETS_SIM: acme needs key: The key."),
-        ({"secrets": "key=s3cret,desk=fx"}, "VENUE_SECRETS_SIM: 'desk' is not taken by acme; allowed: key"),
+        ({"secrets": "key=s3cret,desk=fx"}, "VENUE_SECRETS_SIM: a name in it is not taken by acme; allowed: key"),
         ({"options": "desk"}, "VENUE_OPTIONS_SIM: must look like region=eu,mode=live"),
         ({"secrets": "s3cret"}, "VENUE_SECRETS_SIM: must look like region=eu,mode=live"),
         ({"url": "acme:host"}, "VENUE_URL_SIM: must be paper:, http://host:port, or KIND:"),
@@ -159,3 +165,9 @@ def test_a_window_that_the_adapter_does_not_know_cannot_be_promised(monkeypatch:
 def test_a_secret_in_a_line_of_its_own_may_have_commas() -> None:
     assert parse.secret_values("key=a,b=\nsecret=c\n") == {"key": "a,b=", "secret": "c"}
     assert parse.secret_values("key=a,secret=c") == {"key": "a", "secret": "c"}
+
+
+def test_an_adapter_that_cannot_be_loaded_does_not_hide_the_others() -> None:
+    known = known_kinds()
+    assert isinstance(known["broken"][0], SettingError)
+    assert isinstance(known["acme"][0], Descriptor)

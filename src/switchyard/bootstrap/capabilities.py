@@ -47,12 +47,17 @@ def descriptor_of(settings: VenueSettings) -> Descriptor:
     return _LOCAL.get(settings.kind) or load_kind(settings.kind, setting_of("URL", settings)).descriptor
 
 
-def known_kinds() -> dict[str, tuple[Descriptor, str]]:
-    """Every kind that can be opened, with the distribution that it comes from; raises SettingError."""
-    known = {kind: (descriptor, "switchyard") for kind, descriptor in sorted(_LOCAL.items())}
+def known_kinds() -> dict[str, tuple[Descriptor | SettingError, str]]:
+    """Every installed kind, or why it cannot be opened, with the distribution that it comes from."""
+    known: dict[str, tuple[Descriptor | SettingError, str]] = {
+        kind: (descriptor, "switchyard") for kind, descriptor in sorted(_LOCAL.items())
+    }
     for name, point in sorted(installed_kinds().items()):
         source = "unknown" if point.dist is None else f"{point.dist.name} {point.dist.version}"
-        known[name] = (load_kind(name, "VENUE_URL_").descriptor, source)
+        try:
+            known[name] = (load_kind(name, name).descriptor, source)
+        except SettingError as error:  # one adapter that cannot be loaded must not hide the others
+            known[name] = (error, source)
     return known
 
 

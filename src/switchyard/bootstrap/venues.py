@@ -111,6 +111,10 @@ def _adapter(settings: VenueSettings) -> Adapter:
             has_lookup=settings.lookup != "none",
         )
     kind = load_kind(settings.kind, setting_of("URL", settings))
+    if not address_of(settings.url) and not kind.descriptor.default_url:
+        raise SettingError(
+            setting_of("URL", settings), f"{settings.kind} needs an address: {settings.kind}:https://host"
+        )
     options, secrets = _checked_options(kind.descriptor, settings)
     return kind.build(
         Configuration(
@@ -134,7 +138,9 @@ def _checked_options(descriptor: Descriptor, settings: VenueSettings) -> tuple[d
         for name in given:
             if name not in known:
                 allowed = ", ".join(sorted(known)) or "none"
-                raise SettingError(setting, f"{name!r} is not taken by {descriptor.kind}; allowed: {allowed}")
+                # Part of a secret with a comma would look like a name.
+                shown = "a name in it" if is_secret else repr(name)
+                raise SettingError(setting, f"{shown} is not taken by {descriptor.kind}; allowed: {allowed}")
         for name, option in known.items():
             value = given.get(name, option.default)
             if option.is_required and not value:

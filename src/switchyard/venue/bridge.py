@@ -431,6 +431,7 @@ class Bridge:
             if wire.exchange is None or isinstance(wire.exchange, BrokerResponse):
                 self._note_defect(message, error)
         try:
+            _check_ids(answer)
             return judged(message, other_ids, answer, wire, self._clock.now(), self._rules)
         except Exception as error:  # what the adapter returned is not what the interface says
             self._note_defect(message, error)
@@ -509,6 +510,8 @@ class Bridge:
             found = await self._asked(self.adapter.find(ref, wire), wire)
         except Exception as error:
             raise self._unavailable(error) from error
+        if found is not None and not (isinstance(found.client_order_id, str) and isinstance(found.venue_order_id, str)):
+            raise self._unavailable("its adapter shows ids that are no texts")
         if _denies_or_ends(found) and not wire.is_proof:
             raise self._unavailable("its adapter denies or ends an order without a sure answer that says so")
         if found is None or found.status == "REJECTED":
@@ -607,6 +610,15 @@ class Bridge:
 def _unreadable_report(each: Unreadable) -> UnreadableReport:
     text, error = (printable(part[:UNREADABLE_LENGTH_MAX]) for part in (each.text, each.error))
     return UnreadableReport(text=text, error=error)
+
+
+def _check_ids(answer: Answer | None) -> None:
+    """Raise TypeError for ids that are no texts: a JSON number would be stored as another id than the reports have."""
+    shown = answer.order if isinstance(answer, Took | Refused) else None
+    ids = [answer.venue_order_id] if isinstance(answer, Took) else []
+    ids += [] if shown is None else [shown.client_order_id, shown.venue_order_id]
+    if not all(isinstance(each, str) for each in ids):
+        raise TypeError(f"ids must be texts: {ids!r}")
 
 
 def _checked_report(report: Report | Unreadable) -> Report | Unreadable:

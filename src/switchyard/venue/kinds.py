@@ -7,14 +7,14 @@ opens it.
 import re
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
 from switchyard.domain.errors import SettingError
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import IdForm, VenueName
 from switchyard.ports.venue import Capabilities
-from switchyard.venue.interface import Adapter, Descriptor
+from switchyard.venue.interface import Adapter, Descriptor, Meaning
 
 GROUP: Final = "switchyard.venues"
 _KIND: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
@@ -98,6 +98,10 @@ def check_descriptor(descriptor: Descriptor, setting: str) -> None:
         problem = "`request_expiry` needs an acceptance window"
     elif capabilities.amend == "cancel_replace" and capabilities.execution_ids == "order":
         problem = "`cancel_replace` needs execution ids that are unique at least within a symbol"
+    elif descriptor.id_form != IdForm():
+        problem = "client order ids have 32 letters and digits; another form is not supported yet"
+    elif unknown := sorted({str(meaning) for meaning in descriptor.codes.values()} - set(get_args(Meaning))):
+        problem = f"{unknown[0]!r} is no meaning of a code; allowed: {', '.join(get_args(Meaning))}"
     elif "429" in descriptor.codes and descriptor.codes["429"] not in ("throttled", "busy"):
         problem = "429 is never final"
     if problem is not None:

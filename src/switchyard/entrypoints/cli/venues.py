@@ -58,9 +58,9 @@ def list_kinds(as_json: JsonOption = False) -> None:
 
     known = known_kinds()
     if as_json:
-        output.print_json({kind: {"title": found.title, "source": source} for kind, (found, source) in known.items()})
+        output.print_json({kind: {"title": _title(found), "source": source} for kind, (found, source) in known.items()})
         return
-    rows = [(kind, source, found.title) for kind, (found, source) in known.items()]
+    rows = [(kind, source, _title(found)) for kind, (found, source) in known.items()]
     output.console().print(output.table(("Kind", "From", "Title"), rows))
 
 
@@ -73,12 +73,18 @@ def describe(kind: KindArgument, as_json: JsonOption = False) -> None:
     if kind not in known:
         raise SettingError("KIND", f"{kind!r} is not installed; known: {', '.join(known)}")
     descriptor, source = known[kind]
+    if isinstance(descriptor, SettingError):
+        raise descriptor
     if as_json:
         output.print_json(descriptor)
         return
     console = output.console()
     for line in described(descriptor, source):
         console.print(line, markup=False, highlight=False)
+
+
+def _title(found: Descriptor | SettingError) -> str:
+    return f"cannot be opened: {found}" if isinstance(found, SettingError) else found.title
 
 
 def described(descriptor: Descriptor, source: str) -> list[str]:
