@@ -103,18 +103,16 @@ class ReadBarrier:
         heads: str = NO_HEADS,
         *,
         seconds_max: float = CONFIRM_SECONDS_MAX,
-        settled_seconds: float = SETTLED_SECONDS,
     ) -> None:
         """Connect at the first check.
 
         `on_promotion` closes the connections of reads, which may still lead to the primary of before.
-        `settled_seconds`: the age of the server's configuration from which on what it confirms is remembered.
         """
         self._url = url
         self._on_promotion = on_promotion
         self._sql = _CHECK.format(heads=heads)
         self._seconds_max = seconds_max
-        self._settled_seconds = settled_seconds
+        self._settled_seconds = SETTLED_SECONDS
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
