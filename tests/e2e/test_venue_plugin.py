@@ -1,7 +1,9 @@
 """The example plugin as users install one: two wheels in an environment of their own, and `switchyard up` trades."""
 
 import asyncio
+import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,7 +21,9 @@ from tests.support.polling import until
 from tests.support.process import ROOT, Process
 
 # Resolving and unpacking the dependencies takes its time on a busy machine.
-INSTALL_SECONDS_MAX = 240
+INSTALL_SECONDS_MAX = 600
+# The first test waits for all of it.
+pytestmark = pytest.mark.timeout(1_800)
 FAR = 1
 
 
@@ -39,8 +43,19 @@ def copy(source: Path, target: Path) -> None:
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`switchyard` in an environment that has both wheels and what they need."""
-    folder = tmp_path_factory.mktemp("plugin")
+    """`switchyard` in an environment that has both wheels and what they need; the processes of a run share it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "venue-plugin"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            install(folder)
+            (folder / "complete").touch()
+    return folder / "environment/bin/switchyard"
+
+
+def install(folder: Path) -> None:
     for name, source, members in (
         ("switchyard", ROOT, ("pyproject.toml", "README.md", "LICENSE", "src")),
         ("plugin", FOLDER, ("pyproject.toml", "acorn_venue")),
@@ -48,24 +63,13 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # Of a copy: a build leaves files behind, of which another one at the same time would take some for its own.
         for member in members:
             copy(source / member, folder / name / member)
-        run(
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "--quiet",
-            "--no-deps",
-            "--wheel-dir",
-            folder,
-            folder / name,
-            cwd=folder,
-        )
+        wheel = "wheel", "--quiet", "--no-deps", "--wheel-dir"
+        run(sys.executable, "-m", "pip", *wheel, folder, folder / name, cwd=folder)
     venv.create(folder / "environment", with_pip=True)
     pip = folder / "environment/bin/pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"
     run(*pip, "--require-hashes", "-r", ROOT / "requirements.txt", cwd=folder)
     run(*pip, *folder.glob("*.whl"), cwd=folder)
     run(folder / "environment/bin/pip", "check", cwd=folder)  # the plugin needs nothing but Switchyard
-    return folder / "environment/bin/switchyard"
 
 
 @pytest.fixture
