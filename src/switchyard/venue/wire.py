@@ -115,12 +115,12 @@ class HttpWire:
         believes_denials: bool = True,
         is_alone: bool = False,
         changes: Changes = "nothing",
-        must_be_sure: Callable[[object], bool] = lambda _: False,
+        must_be_sure: Callable[[object], bool] | None = None,
     ) -> None:
         """`believes_denials`: also one that may answer another request. `is_alone`: the message has a connection of
         its own.
 
-        `must_be_sure`: of a question's result. `changes`: what the call may change.
+        `must_be_sure`: of a question's result; None: no result must. `changes`: what the call may change.
         """
         self._sends, self._queries = sends, queries
         self._time, self._clock = time, clock
@@ -229,9 +229,12 @@ class HttpWire:
         self._asked += 1
         asked_at = self._clock.monotonic()
 
-        def must_be_sure(status: int, headers: Mapping[str, str], body: bytes) -> bool:
+        must_be_sure = self._must_be_sure
+
+        def awaits_end(status: int, headers: Mapping[str, str], body: bytes) -> bool:
+            assert must_be_sure is not None, "otherwise the end is not awaited, and a page is read once"
             try:
-                return self._must_be_sure(read(Response(status=status, headers=headers, body=body)))
+                return must_be_sure(read(Response(status=status, headers=headers, body=body)))
             except Exception:
                 return False  # it is read again below, and does not count
 
@@ -242,7 +245,7 @@ class HttpWire:
             headers=request.headers,
             response_seconds=self._query_seconds,
             bytes_max=self._query_bytes_max,
-            awaits_end=must_be_sure,
+            awaits_end=never_awaited if must_be_sure is None else awaits_end,
         )
         if not isinstance(exchange, BrokerResponse):
             raise NoAnswer(described(exchange.code, exchange.detail))
@@ -250,7 +253,7 @@ class HttpWire:
             raise NoAnswer("a cache answered instead of the venue")
         self.asked_body = exchange.body
         result = read(Response(status=exchange.status, headers=exchange.headers, body=exchange.body))
-        if self._must_be_sure(result) and not exchange.is_only_response:
+        if must_be_sure is not None and must_be_sure(result) and not exchange.is_only_response:
             raise NoAnswer(f"HTTP {exchange.status} may answer another request")
         self._time.measure(exchange.headers, asked_at)
         self.is_answered, self._is_sure = True, exchange.is_only_response
