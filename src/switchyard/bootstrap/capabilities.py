@@ -1,19 +1,24 @@
 """What each configured venue guarantees: what its adapter declares, and what settings have weakened."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final, NoReturn
+from urllib.parse import urlsplit
 
+import msgspec
 from msgspec.structs import replace
 
+from switchyard.adapters.files.durable import make_folder, replace_file
 from switchyard.adapters.venues.http.adapter import DESCRIPTOR
 from switchyard.domain.errors import SettingError
 from switchyard.domain.orders.order import ALL_KINDS, OrderKinds
 from switchyard.ports.venue import Capabilities
 from switchyard.settings import VenueSettings
 from switchyard.settings.table import VENUE_SETTINGS
+from switchyard.venue.check import Finding
 from switchyard.venue.interface import Descriptor
-from switchyard.venue.kinds import installed_kinds, load_kind
+from switchyard.venue.kinds import address_of, installed_kinds, load_kind
 
 
 def setting_of(name: str, settings: VenueSettings) -> str:
@@ -146,3 +151,52 @@ def _promises_more(setting: str, settings: VenueSettings, declared: object) -> N
         name + settings.name.upper(),
         f"promises more than the adapter of {settings.kind} declares ({declared}); settings may only weaken it",
     )
+
+
+# What `venues check` has found.
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """A check of one venue: it raises what its descriptor says from read to tried, on this machine."""
+
+    venue: str
+    kind: str
+    source: str
+    """The distribution that the adapter comes from, with its version."""
+    address: str
+    at: datetime
+    findings: tuple[Finding, ...]
+
+
+def checked(settings: VenueSettings, at: datetime, findings: Sequence[Finding]) -> Checked:
+    """The findings with what they are about; of the address, nothing that may be a credential."""
+    descriptor, source = known_kinds()[settings.kind]
+    assert isinstance(descriptor, Descriptor), "it was opened"
+    address = urlsplit(address_of(settings.url) or descriptor.default_url)
+    return Checked(
+        venue=settings.name,
+        kind=settings.kind,
+        source=source,
+        address=f"{address.scheme}://{address.netloc.rpartition('@')[2]}",
+        at=at,
+        findings=tuple(findings),
+    )
+
+
+def keep_checked(data_dir: Path, found: Checked) -> Path:
+    """Write the findings where `checks_of` finds them; a new check of the venue replaces the last one."""
+    path = data_dir / "venues" / f"{found.venue}.check.json"
+    make_folder(path.parent)
+    replace_file(path, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+    return path
+
+
+def checks_of(data_dir: Path, kind: str) -> list[Checked]:
+    """What was found at venues of this kind; raises SettingError for a file that cannot be read."""
+    found = []
+    for path in sorted((data_dir / "venues").glob("*.check.json")):
+        try:
+            found.append(msgspec.json.decode(path.read_bytes(), type=Checked))
+        except (OSError, msgspec.MsgspecError) as error:
+            raise SettingError("SWITCHYARD_DATA_DIR", f"{path} cannot be read: {error}") from None
+    return [each for each in found if each.kind == kind]

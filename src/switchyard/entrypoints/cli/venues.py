@@ -1,20 +1,30 @@
 """`venues`: the state of the configured venues, the kinds that can be opened, and what an adapter declares."""
 
+import asyncio
 from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from switchyard.domain.errors import SettingError
+from switchyard.domain.ids import AccountId
 from switchyard.domain.market.health import VenueState
+from switchyard.domain.values import plain
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import DEFAULT_ACCOUNT, AccountOption, JsonOption, UrlOption, asked
 from switchyard.entrypoints.cli.market import cell
+from switchyard.entrypoints.cli.trading import amount
 from switchyard.ports.venue import Capabilities
+from switchyard.telemetry.logs import without_credentials
 from switchyard.venue.interface import Descriptor
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from switchyard.settings import VenueSettings
+    from switchyard.venue.check import Allowed, Finding, VenueCheck
 
 app = typer.Typer(
     help="Show every venue: whether orders are sent to it, why not, and how it answers; and what venues can be opened.",
@@ -79,8 +89,109 @@ def describe(kind: KindArgument, as_json: JsonOption = False) -> None:
         output.print_json(descriptor)
         return
     console = output.console()
-    for line in described(descriptor, source):
+    for line in [*described(descriptor, source), *_tried(kind)]:
         console.print(line, markup=False, highlight=False)
+
+
+def _tried(kind: str) -> list[str]:
+    """What `venues check` has found at venues of this kind, on this machine."""
+    from switchyard.bootstrap.capabilities import checks_of
+    from switchyard.settings import load_settings
+
+    try:
+        found = checks_of(load_settings().data_dir, kind)
+    except SettingError as error:
+        return ["", f"What was tried with `venues check` is not shown: {error}"]
+    lines = []
+    for each in found:
+        lines += ["", f"Tried live as {each.venue} at {each.address} on {each.at:%Y-%m-%d}, with {each.source}:"]
+        lines += [f"- {one.claim}: {one.verdict}: {one.text}" for one in each.findings]
+    return lines
+
+
+@app.command()
+def check(
+    venue: Annotated[str, typer.Argument(metavar="VENUE", help="The venue's name in SOR_VENUES.")],
+    symbol: Annotated[str, typer.Option("--symbol", help="What to buy, by our name.")],
+    qty: Annotated[
+        Decimal,
+        typer.Option(
+            "--qty", parser=amount, metavar="QTY", help="What each order buys: the least that the venue takes."
+        ),
+    ],
+    resting: Annotated[
+        Decimal,
+        typer.Option("--resting", parser=amount, metavar="PRICE", help="Far below the market, so that an order rests."),
+    ],
+    marketable: Annotated[
+        Decimal | None,
+        typer.Option("--marketable", parser=amount, metavar="PRICE", help="Above the market: two orders are filled."),
+    ] = None,
+    account: AccountOption = DEFAULT_ACCOUNT,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before the first order.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Try at a venue what its adapter declares, with a few small orders: at its test system, and before you trade.
+
+    It says first how many orders it sends, and sends no other ones. Orders that rest are canceled. What it has found
+    is kept in the data folder, and `venues describe` shows it. The exit code is 1 if a claim is broken.
+    """
+    from switchyard.settings import load_settings
+    from switchyard.venue.check import Allowed
+
+    settings = load_settings()
+    known = {str(each.name): each for each in settings.venues}
+    if venue not in known:
+        raise SettingError("VENUE", f"{venue!r} is not in SOR_VENUES; there are: {', '.join(known)}")
+    if marketable is not None and marketable <= resting:
+        raise typer.BadParameter("must be above the resting price", param_hint="--marketable")
+    allowed = Allowed(account=AccountId(account), symbol=symbol, qty=qty, resting=resting, marketable=marketable)
+    asyncio.run(_check(known[venue], allowed, settings.data_dir, yes=yes, as_json=as_json))
+
+
+async def _check(settings: "VenueSettings", allowed: "Allowed", folder: Path, *, yes: bool, as_json: bool) -> None:
+    from switchyard.adapters.system_clock import SystemClock, random_installation
+    from switchyard.bootstrap.capabilities import checked, is_remote, keep_checked
+    from switchyard.bootstrap.venues import remote_venue
+    from switchyard.venue.check import VenueCheck
+
+    if not is_remote(settings):
+        raise SettingError("VENUE", f"{settings.name} is a part of this process: there is nothing to try")
+    clock = SystemClock()
+    venue = remote_venue(settings, clock)
+    await venue.start()
+    try:
+        trial = VenueCheck(venue, allowed, tag=random_installation().tag, clock=clock, sleep=asyncio.sleep)
+        if not yes:
+            _ask(settings, allowed, trial)
+        findings = await _run(trial, as_json=as_json)
+    finally:
+        await venue.close()
+    found = checked(settings, clock.now(), findings)
+    path = keep_checked(folder, found)
+    if as_json:
+        output.print_json(found)
+    else:
+        typer.echo(f"\nWritten to {path}; `switchyard venues describe {settings.kind}` shows it.")
+    if any(each.verdict == "broken" for each in findings):
+        raise typer.Exit(1)
+
+
+def _ask(settings: "VenueSettings", allowed: "Allowed", trial: "VenueCheck") -> None:
+    lines = [f"This sends at most these orders to {without_credentials(settings.url)}; at worst, all are executed:"]
+    for price, count in trial.plan():
+        lines.append(f"- {count} to buy {plain(allowed.qty)} {allowed.symbol} at {plain(price)}")
+    typer.echo("\n".join(lines), err=True)
+    typer.confirm("Send them?", abort=True, err=True)
+
+
+async def _run(trial: "VenueCheck", *, as_json: bool) -> "list[Finding]":
+    findings = []
+    async for finding in trial.run():
+        findings.append(finding)
+        if not as_json:
+            typer.echo(f"{finding.verdict:<10} {finding.claim}: {finding.text}")
+    return findings
 
 
 def _title(found: Descriptor | SettingError) -> str:
