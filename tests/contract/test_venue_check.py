@@ -28,7 +28,7 @@ class Clock(SystemClock):
 
     waited = 0.0
 
-    def monotonic(self) -> float:  # type: ignore[override]
+    def monotonic(self) -> float:
         return super().monotonic() + self.waited
 
     async def sleep(self, seconds: float) -> None:
