@@ -15,11 +15,12 @@ import pytest
 
 from switchyard.adapters.venues.paper import exchange as exchange_module
 from switchyard.adapters.venues.paper.exchange import DOWN, PaperExchange
-from switchyard.adapters.venues.paper.market import PaperQuotes
+from switchyard.adapters.venues.paper.market import Market, PaperQuotes
 from switchyard.adapters.venues.paper.settlement import BUSY
 from switchyard.adapters.venues.paper.store import Store
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
 from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.risk.claims import TradingDay
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRejected, VenueUnavailable
@@ -44,7 +45,8 @@ def clock() -> ManualClock:
 
 @asynccontextmanager
 async def running(path: Path, clock: ManualClock, **options: Any) -> AsyncIterator[PaperExchange]:
-    exchange = PaperExchange(SIM, path=path, catalogue=Catalogue(), clock=clock, seed=1, **options)
+    options.setdefault("quote", Market(Catalogue(), seed=1).quote)
+    exchange = PaperExchange(SIM, path=path, catalogue=Catalogue(), clock=clock, **options)
     try:
         await exchange.start()
         yield exchange
@@ -374,3 +376,21 @@ async def test_an_exchange_whose_book_is_removed_confirms_no_order(path: Path, c
         assert isinstance(await exchange.submit(an_order("two", price=FAR)), Ambiguous)
         with pytest.raises(VenueUnavailable, match=r"paper\.db-wal was .*restart"):
             await exchange.probe()
+
+
+async def test_at_the_quotes_of_another_venue_nothing_is_filled_without_one(path: Path, clock: ManualClock) -> None:
+    quotes: dict[str, Quote] = {}
+    async with running(path, clock, quote=lambda symbol, _: quotes.get(symbol)) as exchange:
+        for order in (
+            an_order("market", order_type="MARKET", time_in_force="GTC"),
+            an_order("limit", price="200", time_in_force="GTC"),
+            an_order("ioc", time_in_force="IOC"),
+        ):
+            assert isinstance(await exchange.submit(order), Accepted)
+        [ended] = await read_reports(exchange, 1)
+        assert (ended.venue_client_order_id, ended.reason) == ("ioc", "IOC_NOT_FILLED")
+        quotes["USDJPY"] = Quote(bid=Decimal(149), ask=Decimal(151), at=clock.now())
+        clock.advance(SECOND)
+        _, *filled = await read_reports(exchange, 3)
+    prices = {report.venue_client_order_id: report.last_price for report in filled}
+    assert prices == {"market": Decimal(151), "limit": Decimal(200)}

@@ -19,7 +19,7 @@ from switchyard.adapters.memory.cache import MemoryBuckets
 from switchyard.adapters.memory.venue import FixedQuotes, NullVenue
 from switchyard.adapters.venues.http.adapter import HttpProtocol, final_codes
 from switchyard.adapters.venues.paper.exchange import PaperExchange
-from switchyard.adapters.venues.paper.market import PaperQuotes
+from switchyard.adapters.venues.paper.market import PaperQuotes, QuoteOf
 from switchyard.bootstrap.capabilities import (
     declared_capabilities,
     descriptor_of,
@@ -73,6 +73,7 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
                 reject_all=settings.reject_all,
                 displayed_qty=settings.displayed_qty,
                 session=core.settings.risk.stateful.trading_day,
+                quote=_quotes_of(settings.quotes_of, core),
             )
         case _:
             note_unasked = core.metrics.unasked_responses.labels(settings.name).inc
@@ -80,6 +81,11 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
     await venue.start()
     stack.push_async_callback(venue.close)
     return venue
+
+
+def _quotes_of(other: VenueName | None, core: Core) -> QuoteOf | None:
+    """The quotes of another venue as the market of a paper exchange; none if they are stale."""
+    return None if other is None else lambda symbol, _: core.quotes.quote(other, symbol)
 
 
 def remote_venue(
@@ -277,6 +283,8 @@ async def open_quotes(core: Core, stack: AsyncExitStack, *, polls_catalogue: boo
     """
     polled: list[PolledQuotes] = []
     for settings in core.settings.venues:
+        if settings.quotes_of is not None:
+            continue
         if settings.quotes == "venue" and is_remote(settings):
             adapter = _adapter(settings)
             if not isinstance(adapter, HasQuotes):
@@ -286,6 +294,9 @@ async def open_quotes(core: Core, stack: AsyncExitStack, *, polls_catalogue: boo
             core.quotes.add(settings.name, source)
         elif settings.quotes != "none":
             core.quotes.add(settings.name, await _open_local(settings, core))
+    for settings in core.settings.venues:
+        if settings.quotes_of is not None and not core.quotes.share(settings.quotes_of, settings.name):
+            raise SettingError(setting_of("QUOTES", settings), f"the adapter of {settings.quotes_of} has no quotes")
     if polls_catalogue and polled:
         first_polls = [asyncio.create_task(source.started()) for source in polled]
         _, late = await asyncio.wait(first_polls, timeout=FIRST_POLL_SECONDS)
@@ -337,4 +348,8 @@ async def _open_local(settings: VenueSettings, core: Core) -> QuoteSource:
 
 
 def _routed_to(venue: VenueName, core: Core) -> list[str]:
-    return [symbol for symbol in core.settings.instruments if venue in core.router.route_for(symbol).venues]
+    """The symbols of the catalogue that are routed to the venue, or to one that takes its quotes."""
+    takers = {venue, *(each.name for each in core.settings.venues if each.quotes_of == venue)}
+    return [
+        symbol for symbol in core.settings.instruments if not takers.isdisjoint(core.router.route_for(symbol).venues)
+    ]

@@ -185,6 +185,12 @@ class QuoteBoard:
         self._sources[venue] = source
         self._metrics.quotes_missing.labels(venue)  # a dashboard shows it from the start
 
+    def share(self, venue: VenueName, other: VenueName) -> bool:
+        """Answer the other venue's quotes from the source of this one; returns whether it has one."""
+        if venue in self._sources:
+            self.add(other, self._sources[venue])
+        return venue in self._sources
+
     def quote(self, venue: VenueName, symbol: str) -> Quote | None:
         """Return the venue's quote unless it is stale; does not wait."""
         source = self._sources.get(venue)

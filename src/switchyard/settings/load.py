@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -211,6 +211,7 @@ def load_settings(
     venue_section = document.pop("venues", {}) or {}
     venues = tuple(venue_of(name, environment, venue_section) for name in names)
     for each in venues:
+        _check_quotes_of_another(each, venues)
         if (
             each.quotes == "venue"
             and each.kind not in ("paper", "null")
@@ -270,6 +271,20 @@ def load_settings(
         rechecks=rechecks_of(environment),
         tracing=tracing_of(environment),
     )
+
+
+def _check_quotes_of_another(venue: VenueSettings, venues: Sequence[VenueSettings]) -> None:
+    """Raise SettingError unless the venue whose quotes this one takes has quotes of its own."""
+    setting, other = f"VENUE_QUOTES_{venue.name.upper()}", venue.quotes_of
+    if other is None:
+        return
+    if venue.kind != "paper":
+        raise SettingError(setting, "only a paper exchange fills at the quotes of another venue")
+    known = [each.name for each in venues if each is not venue and each.quotes != "none" and each.quotes_of is None]
+    if other not in known:
+        raise SettingError(
+            setting, f"{other!r} is not another venue with quotes of its own: {', '.join(known) or 'none'}"
+        )
 
 
 def _checked_route(setting_name: str, route: Route, names: tuple[VenueName, ...]) -> Route:

@@ -285,10 +285,11 @@ QUOTE_FILES = (".csv", ".jsonl")
 
 
 def quote_source(value: str) -> str:
-    """`venue`, `none`, or a recorded file as `file:PATH`."""
-    scheme, colon, path = value.partition(":")
-    if value not in ("venue", "none") and not (scheme == "file" and colon and path.endswith(QUOTE_FILES)):
-        raise ValueError("must be venue, none or file:PATH with a path that ends in .csv or .jsonl")
+    """`venue`, `none`, another venue as `venue:NAME`, or a recorded file as `file:PATH`."""
+    scheme, _, rest = value.partition(":")
+    is_other = scheme == "venue" and rest
+    if value not in ("venue", "none") and not is_other and not (scheme == "file" and rest.endswith(QUOTE_FILES)):
+        raise ValueError("must be venue, venue:NAME, none or file:PATH with a path that ends in .csv or .jsonl")
     return value
 
 

@@ -239,6 +239,12 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
         scheme = self.url.partition(":")[0]
         return "http" if scheme == "https" else scheme
 
+    @property
+    def quotes_of(self) -> VenueName | None:
+        """The other venue whose quotes this one takes."""
+        scheme, _, name = self.quotes.partition(":")
+        return VenueName(name) if scheme == "venue" and name else None
+
 
 # Per venue: the environment variable ends with the venue's name in capitals.
 VENUE_SETTINGS: tuple[Setting, ...] = (
@@ -318,7 +324,8 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "was lost. `0`: no comparison."),
     Setting("VENUE_QUOTES_", "quotes", "venue", parse.quote_source,
             "Source of the venue's quotes: `venue` (the paper exchange's market, or the broker's `GET /quotes`), "
-            "`file:PATH` (a recorded file, `.csv` or `.jsonl`, which is replayed) or `none`."),
+            "`file:PATH` (a recorded file, `.csv` or `.jsonl`, which is replayed) or `none`. The paper exchange also takes "
+            "`venue:NAME`: it shows the quotes of that venue, and fills at them."),
     Setting("VENUE_QUOTES_POLL_SEC_", "quotes_poll", "1", parse.seconds(0.1, 3600),
             "Broker: seconds between two requests for quotes. It must be less than `SWITCHYARD_QUOTE_AGE_MAX_SEC`."),
     Setting("VENUE_QUOTES_START_", "quotes_start", "", parse.optional(parse.instant),

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from switchyard.adapters.threads import WorkerThreads
 from switchyard.adapters.venues.paper.book import Book, RecentReports, cursor_text, number_of
-from switchyard.adapters.venues.paper.market import Market
+from switchyard.adapters.venues.paper.market import Market, QuoteOf, market_step
 from switchyard.adapters.venues.paper.matching import Displayed, PaperOrder, Rules
 from switchyard.adapters.venues.paper.settlement import BUSY, Settlement
 from switchyard.adapters.venues.paper.store import Store, venue_order
@@ -100,7 +100,7 @@ log = structlog.get_logger()
 
 
 class PaperExchange:
-    """Fills orders against a simulated market; an acknowledged order survives a crash.
+    """Fills orders against a simulated market, or another venue's quotes; an acknowledged order survives a crash.
 
     One task owns the book. It takes all waiting commands as one group, settles and commits them on the exchange's own
     thread, and then resolves their futures. Commands that arrive during the commit form the next group.
@@ -113,7 +113,7 @@ class PaperExchange:
         path: Path,
         catalogue: Catalogue,
         clock: Clock,
-        seed: int = 0,
+        quote: QuoteOf | None = None,
         delay: timedelta = timedelta(),
         partial_steps: int = 1,
         reject_all: bool = False,
@@ -140,7 +140,7 @@ class PaperExchange:
         self._path = path
         self._catalogue = catalogue
         self._clock = clock
-        self._market = Market(catalogue, seed)
+        self._quote = quote or Market(catalogue).quote
         self._open_orders_max = open_orders_max
         self._waiting: deque[Command] = deque()
         self._waiting_count = 0
@@ -292,7 +292,7 @@ class PaperExchange:
             reached = self._reached(book, now)
             if group or due or reached:
                 symbols = {order.symbol for command in group for order in command.orders}
-                quotes = {symbol: self._market.quote(symbol, now) for symbol in symbols}
+                quotes = {symbol: self._quote(symbol, now) for symbol in symbols}
                 outcomes = [Ambiguous("UNKNOWN", "the paper exchange's book could not be written")] * order_count
                 outcomes, reports = await self._thread.call(self._settle, book, group, due, reached, quotes, now)
                 outcomes = with_reports(group, outcomes, reports)
@@ -317,12 +317,13 @@ class PaperExchange:
         return group, order_count
 
     def _reached(self, book: Book, now: datetime) -> list[tuple[PaperOrder, Quote]]:
-        step = self._market.step(now)
+        step = market_step(now)
         if step == self._step_seen:
             return []
         self._step_seen = step
         symbols = book.take_symbols(SYMBOLS_PER_STEP_MAX)
-        quotes = {symbol: self._market.quote(symbol, now) for symbol in symbols}
+        found = {symbol: self._quote(symbol, now) for symbol in symbols}
+        quotes = {symbol: quote for symbol, quote in found.items() if quote is not None}
         reached = [*book.marketable(quotes, GROUP_MAX), *book.triggered(quotes, GROUP_MAX)]
         return [(order, quotes[order.symbol]) for order in reached]
 
@@ -332,14 +333,14 @@ class PaperExchange:
         group: Sequence[Command],
         due: Sequence[PaperOrder],
         reached: Sequence[tuple[PaperOrder, Quote]],
-        quotes: dict[str, Quote],
+        quotes: dict[str, Quote | None],
         now: datetime,
     ) -> tuple[list[SendOutcome], list[ExecutionReport]]:
         """Decide, commit, then change the book in memory; runs on the exchange's thread."""
         store = self._open_store
         client_ids = {order.venue_client_order_id for command in group for order in command.orders}
         known, rejected = store.find(client_ids) if client_ids else ((), {})
-        self._displayed.begin(self._market.step(now), self._displayed_qty)
+        self._displayed.begin(market_step(now), self._displayed_qty)
         settlement = Settlement(
             book, store.book_id, known, rejected, self._rules, self._open_orders_max, now, self._displayed
         )

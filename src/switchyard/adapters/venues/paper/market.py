@@ -1,6 +1,7 @@
-"""The market of the paper exchange: a price that moves by a seed, and its quotes."""
+"""The market of the paper exchange: a price that moves by a seed, or the quotes of another venue."""
 
 import hashlib
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -44,21 +45,26 @@ _LEVEL_TICKS_MIN = 1_000
 _LEVEL_TICKS_MAX = 10_000
 
 
+def market_step(now: datetime) -> int:
+    """The number of the step at this time; a market looks at its prices once in a step."""
+    return int(now.timestamp() / STEP.total_seconds())
+
+
+QuoteOf = Callable[[str, datetime], Quote | None]
+"""The market of a symbol at a time; None: there is none now, so nothing is filled."""
+
+
 class Market:
     """Computes quotes for any symbol."""
 
-    def __init__(self, catalogue: Catalogue, seed: int) -> None:
+    def __init__(self, catalogue: Catalogue, seed: int = 0) -> None:
         self._catalogue = catalogue
         self._seed = seed
         self._quotes: dict[str, tuple[int, Quote]] = {}
 
-    def step(self, now: datetime) -> int:
-        """The number of the step at this time; quotes change only between steps."""
-        return int(now.timestamp() / STEP.total_seconds())
-
     def quote(self, symbol: str, now: datetime) -> Quote:
-        """Bid and ask on the instrument's tick."""
-        step = self.step(now)
+        """Bid and ask on the instrument's tick; they change only between steps."""
+        step = market_step(now)
         cached = self._quotes.get(symbol)
         if cached is not None and cached[0] == step:
             return cached[1]

@@ -139,16 +139,19 @@ def arrived(
     number: int,
     venue_order_id: str,
     instrument: Instrument,
-    quote: Quote,
+    quote: Quote | None,
     now: datetime,
     rules: Rules,
     displayed: Displayed = ANY_QTY,
 ) -> PaperOrder:
-    """The accepted order: matched, about to expire, resting, or waiting for its stop price (see `triggered`)."""
+    """The accepted order: matched, about to expire, resting, or waiting for its stop price (see `triggered`).
+
+    Without a market nothing is matched.
+    """
     limit_price = None if order.price is None else canonical(order.price)
     qty = canonical(order.qty)
     matched_qty = ZERO
-    if order.stop_price is None and (limit_price is None or is_marketable(order.side, limit_price, quote)):
+    if quote is not None and order.stop_price is None and is_marketable(order.side, limit_price, quote):
         whole = order.time_in_force == "FOK"
         matched_qty = displayed.take(order.symbol, order.side, qty, instrument.step, whole=whole)
     is_due = bool(matched_qty) or order.time_in_force not in RESTING
@@ -166,7 +169,7 @@ def arrived(
         step=instrument.step,
         fills_left=_parts(matched_qty, instrument.step, order.time_in_force, rules),
         match_qty=None if matched_qty == qty or not matched_qty else matched_qty,
-        fill_price=market_price(order.side, quote) if matched_qty else None,
+        fill_price=market_price(order.side, quote) if quote is not None and matched_qty else None,
         due_at=now + rules.delay if is_due else None,
     )
 
@@ -176,8 +179,10 @@ def market_price(side: Side, quote: Quote) -> Decimal:
     return quote.ask if side == "BUY" else quote.bid
 
 
-def is_marketable(side: Side, limit_price: Decimal, quote: Quote) -> bool:
-    """Whether the quote can fill an order with this limit price."""
+def is_marketable(side: Side, limit_price: Decimal | None, quote: Quote) -> bool:
+    """Whether the quote can fill an order with this limit price; a MARKET order has none."""
+    if limit_price is None:
+        return True
     return limit_price >= quote.ask if side == "BUY" else limit_price <= quote.bid
 
 
@@ -234,7 +239,7 @@ def amended(
     order: PaperOrder,
     qty: Decimal,
     limit_price: Decimal | None,
-    quote: Quote,
+    quote: Quote | None,
     now: datetime,
     rules: Rules,
     *,
@@ -259,7 +264,7 @@ def amended(
         part = None if order.match_qty is None else min(order.match_qty, _rest(changed))
         parts = _parts(_rest(changed) if part is None else part, order.step, order.time_in_force, rules)
         return replace(changed, match_qty=None if part == _rest(changed) else part, fills_left=parts)
-    if changed.is_waiting or not is_marketable(order.side, changed.rest_price, quote):
+    if quote is None or changed.is_waiting or not is_marketable(order.side, changed.rest_price, quote):
         return changed
     return _matched(changed, market_price(order.side, quote), now, rules, displayed)
 

@@ -61,7 +61,7 @@ class Settlement:
         self._now = now
         self._displayed = displayed
 
-    def submit(self, order: Order, instrument: Instrument, quote: Quote) -> SendOutcome:
+    def submit(self, order: Order, instrument: Instrument, quote: Quote | None) -> SendOutcome:
         """Accept or reject an order; a known client order id gets the same outcome as the first time."""
         client_id = order.venue_client_order_id
         known = self._find(client_id)
@@ -81,7 +81,8 @@ class Settlement:
         accepted = arrived(
             order, self._last_order, venue_order_id, instrument, quote, self._now, self._rules, self._displayed
         )
-        if accepted.stop_price is not None and is_triggered(accepted.side, accepted.stop_price, quote):
+        stop = accepted.stop_price
+        if stop is not None and quote is not None and is_triggered(accepted.side, stop, quote):
             self._face(accepted, quote)
         else:
             self._advance(accepted)
@@ -100,7 +101,9 @@ class Settlement:
             return VenueRejected("ORDER_FINAL")
         return Accepted(known.venue_order_id)
 
-    def amend(self, amend: Amend, client_id: VenueClientOrderId, instrument: Instrument, quote: Quote) -> SendOutcome:
+    def amend(
+        self, amend: Amend, client_id: VenueClientOrderId, instrument: Instrument, quote: Quote | None
+    ) -> SendOutcome:
         """Change the amounts of an open order; a repeated amend has no effect."""
         known = self._find(client_id)
         if known is None:

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from switchyard.adapters.venues.paper.book import Book
-from switchyard.adapters.venues.paper.market import STEP, Market
+from switchyard.adapters.venues.paper.market import STEP, Market, market_step
 from switchyard.adapters.venues.paper.matching import (
     Displayed,
     PaperOrder,
@@ -384,7 +384,7 @@ class Broker:
 
     def _display(self, now: datetime) -> None:
         qty = Decimal(self._plan.faults.displayed_qty) or None
-        self._displayed.begin(self._market.step(now), qty)
+        self._displayed.begin(market_step(now), qty)
 
     def _can_reduce(self, message: PlaceOrder) -> bool:
         """Whether the order only reduces the position as it is on arrival; later fills of others are not considered."""
