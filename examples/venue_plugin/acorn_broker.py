@@ -233,6 +233,8 @@ async def serve(broker: Broker, reader: asyncio.StreamReader, writer: asyncio.St
     raw = await reader.readexactly(int(headers.get("content-length", 0)))
     if target.startswith("/control"):
         return write(writer, 200, broker.control(method, target, raw))
+    if method == "GET" and target != "/v2/time" and (answer := broker.take("question")):
+        return write(writer, answer[0], answer[1].encode())
     is_order = (method, target) == ("POST", "/v2/orders")
     if is_order and broker.take("lose_request"):
         return writer.transport.abort()
@@ -264,8 +266,8 @@ async def serve(broker: Broker, reader: asyncio.StreamReader, writer: asyncio.St
     return None
 
 
-def write(writer: asyncio.StreamWriter, status: int, body: Json) -> None:
-    content = json.dumps(body).encode()
+def write(writer: asyncio.StreamWriter, status: int, body: Json | bytes) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
     time = datetime.now(UTC).isoformat()
     head = f"HTTP/1.1 {status} X\r\nAcorn-Now: {time}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
     writer.write(head.encode() + content)

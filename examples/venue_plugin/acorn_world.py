@@ -122,6 +122,10 @@ class AcornWorld:
         """The next order."""
         await self.fault("answer", code)
 
+    async def answer_question(self, status: int, body: bytes) -> None:
+        """The next request that is signed and no message."""
+        await self.fault("question", [status, body.decode()])
+
     async def damage_report(self) -> None:
         """The next execution."""
         await self.fault("damage")

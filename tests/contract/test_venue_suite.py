@@ -1,6 +1,7 @@
 """The public contract suite: the example plugin passes it, and a declaration that promises too much fails its case."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -13,8 +14,8 @@ from msgspec.structs import replace
 from switchyard.domain.errors import SettingError
 from switchyard.testing.venues import BrokenPromise, Case, VenueSuite, World, cases_of, check
 from switchyard.venue import Answer, Capabilities, Configuration, Descriptor, Kind, Message, Response, Wire
-from switchyard.venue.interface import Meaning, Page, Report
-from tests.support.acorn import KIND, AcornAdapter, AcornWorld, acorn_world
+from switchyard.venue.interface import Found, Meaning, OrderRef, Page, Report
+from tests.support.acorn import KIND, AcornAdapter, AcornWorld, _found, acorn_world
 
 T = TypeVar("T")
 
@@ -164,6 +165,41 @@ class NeverLearns(AcornAdapter):
 
     async def _ask(self, wire: Wire, read: Callable[[Response], T], path: str, **values: str) -> T:
         return await wire.ask(self._signed("GET", f"{path}?{urlencode(values)}", wire.time), read)
+
+
+class FindsNothing(AcornAdapter):
+    """Takes an answer without an order for one that says that there is none."""
+
+    async def find(self, ref: OrderRef, wire: Wire) -> Found | None:
+        def read(response: Response) -> Found | None:
+            return _found(response) if "data" in json.loads(response.body) else None
+
+        return await self._ask(wire, read, "/v2/orders/lookup", pair=ref.symbol or "", ref=ref.client_order_id)
+
+
+class HasNoEvents(AcornAdapter):
+    """Takes an error for an empty page."""
+
+    async def reports(self, after: str | None, limit: int, wire: Wire) -> Page:
+        def read(response: Response) -> Page:
+            body = json.loads(response.body) if response.status == 200 else {}
+            assert not body.get("data"), "the case reads no page with reports"
+            return Page(reports=[], cursor=after or "e0")
+
+        return await self._ask(wire, read, "/v2/events", **{"from": after or "e0", "count": str(limit)})
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message"),
+    [
+        (FindsNothing, "find: HTTP 200 with '{}' was taken for None"),
+        (HasNoEvents, "reports: HTTP 404 with '<html>Not Found</html>' was taken for ReportPage"),
+    ],
+)
+def test_an_error_that_is_taken_for_nothing_is_found_out(
+    adapter: type[AcornAdapter], message: str, tmp_path: Path
+) -> None:
+    assert message in tried(acorn_world(tmp_path), of(adapter), "an_answer_that_is_none_of_the_venue_raises")
 
 
 def of(adapter: type[AcornAdapter]) -> Kind:

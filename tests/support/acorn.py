@@ -10,11 +10,11 @@ FOLDER = ROOT / "examples/venue_plugin"
 sys.path.insert(0, str(FOLDER))
 
 from acorn_venue import KIND  # noqa: E402
-from acorn_venue.adapter import AcornAdapter  # noqa: E402
+from acorn_venue.adapter import AcornAdapter, _found  # noqa: E402
 from acorn_venue.descriptor import WINDOW  # noqa: E402
 from acorn_world import AcornWorld  # noqa: E402
 
-__all__ = ["KIND", "WINDOW", "AcornAdapter", "AcornWorld"]
+__all__ = ["KIND", "WINDOW", "AcornAdapter", "AcornWorld", "_found"]
 
 SYMBOLS = "USDJPY=USD/JPY,EURUSD=EUR/USD"
 

@@ -25,10 +25,12 @@ from switchyard.ports.venue import (
     ignore_departure,
 )
 from switchyard.venue import bridge as bridge_module
-from switchyard.venue.bridge import Bridge, Way
+from switchyard.venue.bridge import AnswerRules, Bridge, Way
 from switchyard.venue.interface import (
     Answer,
+    Descriptor,
     Found,
+    Members,
     Message,
     Page,
     Refused,
@@ -107,11 +109,11 @@ TIMED_OUT = Lost("NETWORK_TIMEOUT", None, "127.0.0.1:1")
 def over(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bridge]:
     """Makes the bridge over an adapter whose requests have these exchanges."""
 
-    def made(script: Script, sending: Any = None, **capabilities: Any) -> Bridge:
+    def made(script: Script, sending: Any = None, descriptor: Descriptor = DESCRIPTOR, **capabilities: Any) -> Bridge:
         monkeypatch.setattr(bridge_module, "Transport", lambda *_arguments, **_named: script)
         return Bridge(
             VenueName("sim"),
-            DESCRIPTOR,
+            descriptor,
             AcmeAdapter(sending),
             clock=ManualClock(),
             way=Way("https://acme.invalid"),
@@ -119,6 +121,13 @@ def over(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bridge]:
         )
 
     return made
+
+
+def sent_nothing(outcome: SendOutcome, why: str) -> bool:
+    """Whether the order is proven unsent because its adapter failed, and why."""
+    assert isinstance(outcome, Unsent), outcome
+    detail = outcome.detail or ""
+    return outcome.code == "VENUE_DOWN" and detail.startswith("the adapter sent nothing: ") and why in detail
 
 
 async def test_the_answer_counts_where_nothing_contradicts_it(over: Callable[..., Bridge]) -> None:
@@ -228,7 +237,7 @@ async def test_a_message_leaves_only_through_send_so_that_its_departure_is_known
         return await wire.ask(REQUEST, read)
 
     script = Script()
-    assert await over(script, by_asking).submit(ORDER) == Unsent("VENUE_DOWN", "the adapter sent nothing")
+    assert sent_nothing(await over(script, by_asking).submit(ORDER), "a POST changes something")
     assert script.asked == []
 
 
@@ -248,7 +257,7 @@ async def test_an_adapter_that_raises_is_judged_by_what_had_left(over: Callable[
 
     failed = Ambiguous("ADAPTER_FAILED", "the adapter failed after the response")
     cases: list[tuple[Any, Exchange, SendOutcome]] = [
-        (before, TAKEN, Unsent("VENUE_DOWN", "the adapter sent nothing")),
+        (before, TAKEN, Unsent("VENUE_DOWN", "the adapter sent nothing: RuntimeError('a defect')")),
         (after, TAKEN, failed),
         (after, DENIED, failed),
         (after, TIMED_OUT, Ambiguous("NETWORK_TIMEOUT")),
@@ -272,7 +281,8 @@ async def test_an_adapter_that_takes_too_long_is_judged_by_what_had_left(
     bridge = over(Script(None), hangs)
     monkeypatch.setattr(bridge_module, "SEND_LIMIT", timedelta(seconds=0.05))
     in_doubt = Ambiguous("NETWORK_TIMEOUT", "the adapter took too long")
-    assert await bridge.submit(ORDER) == (in_doubt if departs else Unsent("VENUE_DOWN", "the adapter sent nothing"))
+    outcome = await bridge.submit(ORDER)
+    assert outcome == in_doubt if departs else sent_nothing(outcome, "TimeoutError")
 
 
 @pytest.mark.parametrize(
@@ -494,7 +504,7 @@ async def test_nothing_leaves_on_a_wire_once_its_call_is_over(over: Callable[...
         raise TimeoutError
 
     script = Script(TAKEN)
-    assert await over(script, keep).submit(ORDER) == Unsent("VENUE_DOWN", "the adapter sent nothing")
+    assert sent_nothing(await over(script, keep).submit(ORDER), "TimeoutError")
     with pytest.raises(NoAnswer, match="over"):
         await kept[0]
     assert script.asked == []
@@ -528,7 +538,7 @@ async def test_a_call_uses_its_own_wire_alone(over: Callable[..., Bridge]) -> No
     script = Script(TAKEN, TAKEN)
     bridge = over(script, with_the_first)
     outcomes = await asyncio.gather(bridge.submit(ORDER), bridge.submit(ORDER))
-    assert list(outcomes) == [Accepted("o-1"), Unsent("VENUE_DOWN", "the adapter sent nothing")]
+    assert outcomes[0] == Accepted("o-1") and sent_nothing(outcomes[1], "the wire of another call")
     assert script.asked == ["/order"]
 
 
@@ -545,6 +555,46 @@ async def test_a_question_changes_nothing(over: Callable[..., Bridge], how: str)
     with pytest.raises(VenueUnavailable):
         await bridge.probe()
     assert script.asked == []
+
+
+@pytest.mark.parametrize("asks_by_post", [True, False])
+async def test_a_question_is_a_post_only_where_that_is_declared_and_never_during_a_message(
+    over: Callable[..., Bridge], asks_by_post: bool
+) -> None:
+    async def find(ref: object, wire: Wire) -> Found | None:
+        return await wire.ask(Request(method="POST", path="/lookup", body=b"{}"), read_found)
+
+    async def by_asking(message: Message, wire: Wire) -> Answer:
+        return await wire.ask(REQUEST, read)
+
+    script = Script(TAKEN, TAKEN)
+    bridge = over(script, by_asking, replace(DESCRIPTOR, asks_by_post=asks_by_post))
+    bridge.adapter.find = find  # type: ignore[method-assign]
+    if asks_by_post:
+        found = await bridge.find(by_id("one"))
+        assert found is not None and found.venue_order_id == "o-1"
+    else:
+        with pytest.raises(VenueUnavailable, match="a POST changes something"):
+            await bridge.find(by_id("one"))
+    assert sent_nothing(await bridge.submit(ORDER), "a POST changes something")
+    assert script.asked == ["/lookup"] * asks_by_post
+
+
+def test_a_zero_is_not_shown_also_as_a_text() -> None:
+    rules = AnswerRules(members=Members(ids=frozenset({"cid"}), filled=frozenset({"done"})))
+    shown = {value: rules.shows_taken([("done", value)]) for value in (0, "0", "0.000", "", None, "0.01", "12", "all")}
+    assert [value for value, is_shown in shown.items() if is_shown] == ["0.01", "12", "all"]
+
+
+async def test_the_words_of_the_venue_are_shown_with_its_code(over: Callable[..., Bridge]) -> None:
+    def denied(response: Response) -> Answer:
+        return Refused(code="-10", text="insufficient balance")
+
+    async def send(message: Message, wire: Wire) -> Answer:
+        return await wire.send(REQUEST, denied)
+
+    outcome = await over(Script(DENIED), send).submit(ORDER)
+    assert outcome == VenueRejected("BROKER_REJECTED", "-10: insufficient balance")
 
 
 async def test_an_adapter_that_swallows_errors_proves_no_absence(over: Callable[..., Bridge]) -> None:
@@ -588,7 +638,7 @@ async def test_an_adapter_that_ends_the_process_only_fails_its_message(over: Cal
     async def exits(message: Message, wire: Wire) -> Answer:
         raise SystemExit(3)
 
-    assert await over(Script(), exits).submit(ORDER) == Unsent("VENUE_DOWN", "the adapter sent nothing")
+    assert sent_nothing(await over(Script(), exits).submit(ORDER), "SystemExit(3)")
 
 
 # Several orders in one call.

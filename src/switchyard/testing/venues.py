@@ -163,6 +163,10 @@ class World(Protocol):
         """Answer with this code of the descriptor, and do with the order what the venue does where it says that."""
         ...
 
+    async def answer_question(self, status: int, body: bytes) -> None:
+        """Answer the next question (a lookup, a probe, a page) with this in place of the venue's answer."""
+        ...
+
     async def damage_report(self) -> None:
         """Make the report of the next execution unreadable."""
         ...
@@ -670,6 +674,30 @@ async def the_open_orders_are_complete(site: Site) -> None:
     missing = expected - set(listed)
     expect(not missing, f"open orders: {len(missing)} of {len(expected)} are missing: the core would end them")
     expect(ended.venue_client_order_id not in listed, "open orders: a filled order is listed")
+
+
+# Of a proxy, of a server that is starting, of a venue that is down, and of one that has changed its schema.
+_NO_ANSWERS: Final = ((404, b"<html>Not Found</html>"), (200, b"<html>Welcome</html>"), (503, b""), (200, b"{}"))
+
+
+@_case()
+async def an_answer_that_is_none_of_the_venue_raises(site: Site) -> None:
+    """An error that is read as 'nothing' would be a proof of absence: the core would send or end the order again."""
+    order = await site.rest()
+    venue, lookups = site.venue, _finds(site.declared)
+    questions: dict[str, Callable[[], Awaitable[object]]] = {"reports": lambda: venue.reports(None, REPORTS_MAX)}
+    if lookups:
+        questions |= {"find": lambda: site.found(order), "open_orders": site.open_ids, "probe": venue.probe}
+    if isinstance(venue.adapter, HasStatement):
+        questions["statement"] = lambda: venue.statement(None, REPORTS_MAX)
+    for name, ask in questions.items():
+        for status, body in _NO_ANSWERS:
+            await site.world.answer_question(status, body)
+            try:
+                result = await ask()
+            except VenueUnavailable:
+                continue
+            raise BrokenPromise(f"{name}: HTTP {status} with {body.decode()!r} was taken for {result!r}")
 
 
 # Cancels and amends.

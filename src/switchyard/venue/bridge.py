@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import Final, TypeVar, assert_never
@@ -419,20 +420,23 @@ class Bridge:
             believes_denials=self._rules.dedupes_permanently and not is_alone,
             is_alone=is_alone,
             changes=changes,
+            asks_by_post=self.descriptor.asks_by_post,
         )
 
     async def _sent(self, message: Message, other_ids: Collection[str], wire: HttpWire) -> SendOutcome:
         """Send a message and return its outcome; the order has `other_ids` at the venue too."""
         answer: Answer | None = None
+        failure = ""
         try:
             async with asyncio.timeout(SEND_LIMIT.total_seconds()):
                 answer = await self._asked(self.adapter.send(message, wire), wire)
         except (Exception, SystemExit) as error:  # an adapter that ends the process would leave a half-dead one
+            failure = repr(error)
             if wire.exchange is None or isinstance(wire.exchange, BrokerResponse):
                 self._note_defect(message, error)
         try:
             _check_ids(answer)
-            return judged(message, other_ids, answer, wire, self._clock.now(), self._rules)
+            return judged(message, other_ids, answer, wire, self._clock.now(), self._rules, failure)
         except Exception as error:  # what the adapter returned is not what the interface says
             self._note_defect(message, error)
             return Ambiguous("ADAPTER_FAILED", bounded_detail(repr(error)))
@@ -497,6 +501,7 @@ class Bridge:
             self.time,
             self._clock,
             query_bytes_max=ANSWER_BYTES_MAX,
+            asks_by_post=self.descriptor.asks_by_post,
             must_be_sure=_denies_or_ends,
         )
 
@@ -710,7 +715,7 @@ class AnswerRules(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the object shows an order that the venue has taken, whatever became of it since."""
         known = self.members
         statuses = {value.lower() for name, value in members if name == known.status and isinstance(value, str)}
-        shown = {name for name, value in members if value}
+        shown = {name for name, value in members if value and not _is_zero(value)}
         if statuses & known.taken_statuses or shown & known.filled:
             return True
         return "rejected" not in statuses and bool(shown & known.taken)
@@ -738,8 +743,12 @@ def judged(
     wire: HttpWire,
     now: datetime,
     rules: AnswerRules,
+    failure: str = "",
 ) -> SendOutcome:
-    """The outcome of a message, which has `other_ids` at the venue too; `answer`: what the adapter says of it."""
+    """The outcome of a message, which has `other_ids` at the venue too.
+
+    `answer`: what the adapter says of it; `failure`: the error that it raised.
+    """
     exchange = wire.exchange
     if exchange is None:
         if wire.departed:
@@ -747,7 +756,7 @@ def judged(
         if isinstance(answer, Refused):
             # Before anything was sent: the adapter cannot express the order, such as a quantity off the venue's step.
             return VenueRejected("BAD_REQUEST", bounded_detail(answer.text or answer.code))
-        return Unsent("VENUE_DOWN", "the adapter sent nothing")
+        return Unsent("VENUE_DOWN", bounded_detail(f"the adapter sent nothing{failure and f': {failure}'}"))
     match exchange:
         case NotSent(code, detail):
             return Unsent(code, detail)
@@ -857,13 +866,11 @@ def _refused(
                 return Ambiguous("CONFLICT", "carried out before, perhaps with other amounts")
     match meaning:
         case "rejected" | "unauthorized":
-            return VenueRejected(_reject_code(exchange.status, meaning), bounded_detail(answer.code))
+            return VenueRejected(_reject_code(exchange.status, meaning), _words(answer))
         case "throttled":
             return Unsent("RATE_LIMITED", retry_after=_pause(answer, exchange, now), bytes_sent=True)
         case "busy":
-            return Unsent(
-                "VENUE_BUSY", bounded_detail(answer.code), retry_after=_pause(answer, exchange, now), bytes_sent=True
-            )
+            return Unsent("VENUE_BUSY", _words(answer), retry_after=_pause(answer, exchange, now), bytes_sent=True)
         case "expired":
             # A lookup finds the order, or it is absent and sent again with a new expiry.
             return Ambiguous("REQUEST_EXPIRED")
@@ -874,12 +881,25 @@ def _refused(
                 return Unsent("REPLACED", shown.replaced_by, bytes_sent=True)
             return VenueRejected("ORDER_FINAL")
         case "stale_amend":
-            return VenueRejected("CONFLICT", bounded_detail(answer.code))
+            return VenueRejected("CONFLICT", _words(answer))
         case "duplicate" | None:
             detail = f"HTTP {exchange.status}" if exchange.status >= 300 and not is_conflict else answer.code
             return _undocumented(exchange, detail, is_conflict=is_conflict)
         case _:
             assert_never(meaning)
+
+
+def _is_zero(value: object) -> bool:
+    """Whether the value is a number that is zero, also as a text."""
+    try:
+        return isinstance(value, str) and not Decimal(value)
+    except ArithmeticError:
+        return False
+
+
+def _words(answer: Refused) -> str | None:
+    """The venue's code and words, for people."""
+    return bounded_detail(answer.code if answer.text is None else f"{answer.code}: {answer.text}")
 
 
 def _undocumented(exchange: BrokerResponse, detail: str, *, is_conflict: bool) -> Ambiguous:

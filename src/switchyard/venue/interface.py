@@ -63,7 +63,8 @@ class Members(msgspec.Struct, frozen=True, kw_only=True):
     ids: frozenset[str] = frozenset()
     """Hold client order ids: an answer that names another order is never believed."""
     taken: frozenset[str] = frozenset()
-    """Only an order that the venue has taken has them: a denial that shows one is doubt."""
+    """Only an order that the venue has taken has them: a denial that shows one is doubt. A member without a value, or
+    with the number zero, also as a text, is not shown."""
     filled: frozenset[str] = frozenset()
     """The same, also for an order that the answer calls rejected."""
     status: str = "status"
@@ -113,6 +114,9 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     """The venue's address if the setting names the kind alone; empty: the setting must have one."""
     rate_per_sec: Decimal | None = None
     """Orders and cancels per second that the venue allows; `VENUE_RATE_PER_SEC_` may lower it."""
+    asks_by_post: bool = False
+    """Whether questions are POST requests too, such as at a venue that takes JSON-RPC. Then an adapter may send POST
+    requests with `Wire.ask` while it answers a question: never those that change something."""
     time_header: str | None = None
     """The response header with the venue's time in RFC 3339; None: `Date`, which is cut to seconds."""
     sources: tuple[Source, ...] = ()
@@ -334,7 +338,8 @@ class Wire(Protocol):
     async def ask(self, request: Request, read: Callable[[Response], _T]) -> _T:
         """Ask for something, and return what `read` makes of the response; raises if there is no complete one.
 
-        `read` is a pure function; it raises if the response cannot be read. In `find`, a result that denies or ends an
+        Only GET requests, unless the descriptor has `asks_by_post`. `read` is a pure function; it raises if the
+        response cannot be read. In `find`, a result that denies or ends an
         order counts only if the response surely belongs to this request.
         """
         ...

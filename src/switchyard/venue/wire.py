@@ -115,12 +115,14 @@ class HttpWire:
         believes_denials: bool = True,
         is_alone: bool = False,
         changes: Changes = "nothing",
+        asks_by_post: bool = False,
         must_be_sure: Callable[[object], bool] | None = None,
     ) -> None:
         """`believes_denials`: also one that may answer another request. `is_alone`: the message has a connection of
         its own.
 
         `must_be_sure`: of a question's result; None: no result must. `changes`: what the call may change.
+        `asks_by_post`: as in the descriptor; not while a message is sent, of which a copy could leave that way.
         """
         self._sends, self._queries = sends, queries
         self._time, self._clock = time, clock
@@ -145,6 +147,7 @@ class HttpWire:
         self._asked = self._answered = 0
         self._is_used = self._is_over = False
         self._changes: Changes = changes
+        self._may_post = changes == "everything" or (asks_by_post and changes == "nothing")
         self._sender: asyncio.Task[object] | None = None
         """The task that waits for the response to the message."""
         self._has_ended = asyncio.Event()
@@ -222,7 +225,7 @@ class HttpWire:
     async def ask(self, request: Request, read: Callable[[Response], _T]) -> _T:
         """Ask the venue something; raises NoAnswer."""
         self._check_use()
-        if request.method != "GET" and self._changes != "everything":
+        if request.method != "GET" and not (self._may_post and request.method == "POST"):
             # A message that left this way would count as never sent.
             raise NoAnswer(f"a {request.method} changes something: an adapter sends a message with `send`")
         self.is_answered = self._is_sure = False

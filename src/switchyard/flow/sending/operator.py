@@ -345,8 +345,8 @@ def _decided(row: OutboxRow, step: NextStep, wait: float | None) -> str:
         return "never by itself if the venue does not find it: the venue has reported on this client order id before"
     if step == "found":
         return (
-            "never by itself if the venue does not find it: that needs VENUE_LOOKUP_ all, VENUE_WINDOW_SEC_ and "
-            "deduplication"
+            "never by itself if the venue does not find it: what is declared of its lookup, its window and its "
+            "deduplication proves no absence (`switchyard venues describe`)"
         )
     if step == "report":
         return "never by itself"

@@ -273,7 +273,7 @@ def _answer(response: Response, unreadable: str) -> Answer:
         # Throttled perhaps before its body was made.
         return Refused(code="429") if response.status == 429 else Unclear(text=f"HTTP {response.status}")
     shown_order = None if problem.order is None else as_found(problem.order)
-    return Refused(code=problem.error, text=problem.message, order=shown_order)
+    return Refused(code=problem.error, order=shown_order)
 
 
 def _found(response: Response) -> Found | None:
