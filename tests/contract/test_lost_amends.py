@@ -1,6 +1,6 @@
 """Amends that a restore has lost, over every database: their orders go on as they are at the venue."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, cast
@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain import decisions
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.journal.changes import Committed
@@ -20,9 +21,17 @@ from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import MayBeLost, OrderState, OutboxRow, never_lost
 from switchyard.domain.orders.reports import ExecutionReport, ReportStatus
 from switchyard.domain.risk.kills import Kill
+from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.clock import Wake
+from switchyard.flow.commit.states import after as after_change
 from switchyard.flow.executions.sync import StrayRecall
+from switchyard.flow.lost_history import LostHistory
+from switchyard.flow.sending.dispatch import Dispatcher
+from switchyard.flow.sending.lanes import HeldLanes, WaitingLanes
+from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.resolve import Resolver, VenueWatch
-from switchyard.ports.venue import Lookup, VenueAmend
+from switchyard.flow.sending.sends import Send
+from switchyard.ports.venue import Accepted, Lookup, SendOutcome, VenueAmend
 from tests.support.build import VENUE, WORKER, an_accept, an_entry, state_after
 from tests.support.databases import Database
 from tests.support.memory.clock import START
@@ -682,3 +691,170 @@ async def test_an_amend_in_place_that_a_later_one_followed_ends_without_effect(
     assert {row.venue_client_order_id: row.status for row in after.outbox[1:]} == {FIRST: "dead", SECOND: "sent"}
     assert (int(after.order.qty), after.order.amend_qty, last_id(after)) == (120, None, SECOND)
     await check_replay(sweeping, order)
+
+
+class Sender:
+    """A worker that sends the amends that are due."""
+
+    def __init__(self, sweeping: Sweeping, database: Database, *, is_restored: bool = True) -> None:
+        venues = {VENUE: sweeping.venue}
+        capabilities = {VENUE: sweeping.venue.capabilities}
+        restored_at = START - timedelta(minutes=1) if is_restored else None
+        history = LostHistory(restored_at, timedelta(days=1), capabilities, sweeping.clock)
+        self.lanes = HeldLanes(database.lanes, WORKER, sweeping.clock)
+        self.dispatcher = Dispatcher(
+            worker=WORKER,
+            sequencer=sweeping.recorder._sequencer,
+            queries=database.queries,
+            liveness=database.liveness,
+            lanes=self.lanes,
+            venues=venues,
+            clock=sweeping.clock,
+            randomness=SystemRandomness(),
+            metrics=sweeping.metrics,
+            batch_size=8,
+            parallelism=1,
+            retry_max=8,
+            idle_seconds=0.01,
+            stuck_after=timedelta(minutes=10),
+            kills=ActiveKills(database.kills, sweeping.metrics),
+            waiting=WaitingLanes(Wake()),
+            lost_keys=LostKeys(history, venues),
+        )
+        self.dispatcher.open_venue(VENUE)
+
+    async def send(self) -> None:
+        """Send what is due, also what goes back to the queue, until nothing is."""
+        await self.lanes.renew()
+        while await self.dispatcher.run_once():
+            await self.dispatcher.drain(10)
+
+
+@pytest.fixture
+async def sender(sweeping: Sweeping, database: Database) -> Sender:
+    return Sender(sweeping, database)
+
+
+async def until_settled(sweeping: Sweeping, database: Database, order: Order, first: str, last: str) -> None:
+    """Ask the venue; check the statuses of the repeated amend and of the last one, whose amounts the order has."""
+    await resolved(sweeping, database)
+    after = await sweeping.state(order)
+    statuses = {row.venue_client_order_id: row.status for row in after.outbox[1:]}
+    assert statuses == {FIRST: first, SECOND: last}
+    assert (int(after.order.qty), after.order.amend_qty, last_id(after)) == (120, None, SECOND)
+    await check_replay(sweeping, order)
+
+
+async def test_an_amend_that_a_lost_one_has_followed_is_not_sent(
+    sweeping: Sweeping, database: Database, sender: Sender
+) -> None:
+    """The client repeats the first amend of a lost history before the venue was asked, which has the second one."""
+    order = await sweeping.working()
+    await requested(sweeping, order, replaces=False)
+    show(sweeping, order, "WORKING", amends=(an_amend(SECOND, 120, replaces=False),))
+    sweeping.venue.on_amend = lambda: accepted(already=False)
+    await sweeping.swept()
+    await sender.send()
+    assert sweeping.venue.amended == []
+    assert (await sweeping.state(order)).row("amend", 1).status == "uncertain"
+    await until_settled(sweeping, database, order, "dead", "sent")
+
+
+async def accepted(*, already: bool) -> SendOutcome:
+    """The answer to an amend as the venue gave it the first time."""
+    return Accepted("venue-1", already_processed=already)
+
+
+@pytest.mark.parametrize("already", [True, False])
+async def test_the_answer_to_a_repeated_amend_does_not_bring_its_amounts_back(
+    sweeping: Sweeping, database: Database, sender: Sender, already: bool
+) -> None:
+    """The venue recognises the amend, and answers with the order as it was then."""
+    order = await sweeping.working()
+    show(sweeping, order, "WORKING", amends=(an_amend(SECOND, 120, replaces=False),))
+    await sweeping.swept()
+    await requested(sweeping, order, replaces=False)
+    sweeping.venue.on_amend = lambda: accepted(already=already)
+    await sender.send()
+    assert sweeping.venue.amended == [FIRST]
+    after = await sweeping.state(order)
+    assert (int(after.order.qty), after.order.amend_qty) == (120, Decimal(150))
+    await until_settled(sweeping, database, order, "dead", "sent")
+
+
+async def test_a_lost_amend_that_is_recorded_while_an_earlier_one_is_sent_keeps_its_amounts(
+    sweeping: Sweeping, database: Database, sender: Sender
+) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order, replaces=False)
+
+    async def carry_out_after_a_sweep() -> SendOutcome:
+        show(sweeping, order, "WORKING", amends=(an_amend(SECOND, 120, replaces=False),))
+        await sweeping.swept()
+        return Accepted("venue-1")
+
+    sweeping.venue.on_amend = carry_out_after_a_sweep
+    await sender.send()
+    assert sweeping.venue.amended == [FIRST]
+    await until_settled(sweeping, database, order, "dead", "sent")
+
+
+@pytest.mark.parametrize("already", [True, False])
+async def test_the_answer_that_an_amend_was_carried_out_before_leads_to_a_lookup(
+    sweeping: Sweeping, database: Database, already: bool
+) -> None:
+    """Also in a database that was never restored: a proxy may have repeated the request."""
+    sender = Sender(sweeping, database, is_restored=False)
+    order = await sweeping.working()
+    await requested(sweeping, order, replaces=False, may_be_lost=never_lost)
+    sweeping.venue.on_amend = lambda: accepted(already=already)
+    await sender.send()
+    assert (await sweeping.state(order)).row("amend", 1).status == ("uncertain" if already else "sent")
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 150, replaces=False),))
+    assert await resolved(sweeping, database) == already
+    await check_amounts(sweeping, order, "150", "149", filled=0)
+
+
+async def test_an_amend_of_after_a_restore_is_settled_by_a_lookup(
+    sweeping: Sweeping, database: Database, sender: Sender
+) -> None:
+    order = await sweeping.working()
+    await requested(sweeping, order, qty=130, replaces=False)
+    show(sweeping, order, "WORKING", amends=(an_amend(FIRST, 130, replaces=False),))
+    sweeping.venue.on_amend = lambda: accepted(already=False)
+    await sender.send()
+    assert await resolved(sweeping, database) == 1
+    await check_amounts(sweeping, order, "130", "149", filled=0)
+
+
+async def test_an_amend_that_is_overtaken_after_its_claim_is_not_sent(
+    sweeping: Sweeping, database: Database, sender: Sender
+) -> None:
+    """Another amend is recorded in the commit before the send, which the claim has not seen."""
+    order = await sweeping.working()
+    await requested(sweeping, order, replaces=False)
+    show(sweeping, order, "WORKING", amends=(an_amend(SECOND, 120, replaces=False),))
+    sweeping.venue.on_amend = lambda: accepted(already=False)
+    claim = sender.dispatcher._sends.start
+
+    def start(sends: Sequence[Send]) -> None:
+        [send] = sends
+        adopted = decisions.adopt_amend(
+            send.state,
+            SECOND,
+            START,
+            replaces=False,
+            shown=an_amend(SECOND, 120).amounts,
+            venue_order_id="venue-1",
+        )
+        assert adopted is not None
+        newest = after_change(send.state, adopted.orders[0], adopted)
+        sender.dispatcher._sends._newest = lambda _: newest
+        claim(sends)
+
+    sender.dispatcher._sends.start = start  # type: ignore[method-assign]
+    await sender.lanes.renew()
+    await sender.dispatcher.run_once()
+    await sender.dispatcher.drain(10)
+    row = (await sweeping.state(order)).row("amend", 1)
+    assert (sweeping.venue.amended, row.status, row.last_error) == ([], "failed", "ATTEMPT_STALE")

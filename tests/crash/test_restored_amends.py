@@ -12,6 +12,7 @@ from tests.support.amending import RESTING, amend, amending_settings, broker_ord
 from tests.support.backups import PostgresBackup, SqliteBackup, declare_restored
 from tests.support.cluster import Cluster
 from tests.support.evidence import check_audit, tool_settings
+from tests.support.hop_proxy import hop_proxy
 from tests.support.orders import all_orders, cancel, get, place, until_all
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
@@ -221,3 +222,48 @@ async def test_cancels_of_repeated_orders_and_amends_reach_what_the_lost_history
     at_broker = broker_orders(site.broker)
     assert [at_broker[order_id]["status"] for order_id in (site.orders["amended"], late)] == ["CANCELED", "CANCELED"]
     site.broker.check_nothing_twice()
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+async def test_a_repeated_amend_does_not_undo_a_later_one_if_the_broker_answers_with_the_order_as_it_was(
+    cluster: Cluster, session: aiohttp.ClientSession, engine: str, request: pytest.FixtureRequest
+) -> None:
+    """The restored database lacks both amends; the client repeats the first one's key, and the broker its answer."""
+    broker = cluster.broker("--amend", "in_place", dedupe="open_only")
+    async with hop_proxy(broker.port) as broker_with_memory:
+        broker_with_memory.remember(b"PATCH /orders/")
+        settings = amending_settings(broker, "in_place", VENUE_URL_SIM=broker_with_memory.url)
+        backup: SqliteBackup | PostgresBackup = SqliteBackup(cluster.folder)
+        if engine == "postgresql":
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            url = settings["SWITCHYARD_DATABASE_URL"] = server.create_database()
+            backup = PostgresBackup(server, url)
+        process = cluster.process(**settings)
+        await broker.start()
+        await process.start()
+        order_id = await place(session, process, "amended", body=RESTING, qty=10_000)
+        await until_all(session, process, lambda order: order["status"] == "WORKING")
+        assert await asyncio.to_thread(process.stop) == 0
+        await asyncio.to_thread(backup.take)
+        await process.start()
+        for key, amounts in (("first", {"qty": 5000, "price": 90}), ("second", {"qty": 15_000, "price": 80})):
+            answers = await until_settled(session, process, [(order_id, key, amounts)])
+            assert answers[key]["status"] == "AMENDED"
+        assert await asyncio.to_thread(process.stop) == 0
+        await asyncio.to_thread(backup.restore)
+        declare_restored(process)
+        await process.start()
+
+        await until_equal(session, process, broker)
+        answers = await until_settled(session, process, [(order_id, "first", {"qty": 5000, "price": 90})])
+        assert answers["first"]["status"] == "REFUSED", process.log
+        [order] = await until_equal(session, process, broker)
+        assert (order["qty"], order["price"]) == (15_000, 80)
+        answers = await until_settled(session, process, [(order_id, "third", {"qty": 9000, "price": MARKETABLE})])
+        assert answers["third"]["status"] == "AMENDED"
+        await until_all(session, process, lambda order: order["status"] == "FILLED")
+        [position] = (await get(session, process, "/positions"))["positions"]
+        assert position["qty"] == sum(line["qty"] for line in broker.events("fill")) == 9000
+        assert (await get(session, process, "/health"))["status"] == "ok"
+        broker.check_nothing_twice()
+        await check_audit(process, process.folder)

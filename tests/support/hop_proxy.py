@@ -11,6 +11,7 @@ called in the event loop that runs the proxy.
 
 import asyncio
 import contextlib
+import re
 import socket
 import struct
 from collections.abc import AsyncGenerator, Coroutine
@@ -40,6 +41,9 @@ class HopProxy:
         self._partition_start: bytes | None = None
         self._delay_seconds = 0.0
         self._duplicate_start: bytes | None = None
+        self._remembered_start: bytes | None = None
+        self._answers: dict[bytes, bytes] = {}
+        """The first answer to each request that is remembered, by its client order id."""
         self._cut_once: dict[Place, bytes] = {}
         self._is_cut = False
         self._is_black = False
@@ -83,6 +87,13 @@ class HopProxy:
     def duplicate(self, start: bytes = b"") -> None:
         """Deliver each request twice, the copy over its own connection, as a proxy that retries."""
         self._duplicate_start = start
+
+    def remember(self, start: bytes) -> None:
+        """Answer a request with a known client order id as the first one, as a broker that keeps its answers.
+
+        It lasts, whatever else is healed.
+        """
+        self._remembered_start = start
 
     def cut(self) -> None:
         """Reset every connection, and each new one at once."""
@@ -151,6 +162,13 @@ class HopProxy:
         if not task.cancelled():
             task.exception()  # read, so that a broken connection raises no warning
 
+    def _remembered_id(self, request: bytes) -> bytes:
+        """The client order id in the body of a request whose answer is kept; empty for all others."""
+        if self._remembered_start is None or not request.startswith(self._remembered_start):
+            return b""
+        found = re.search(rb'"client_order_id":"([^"]+)"', request)
+        return b"" if found is None else found[1]
+
     async def _deliver_copy(self, request: bytes) -> bytes:
         reader, writer = await asyncio.open_connection(self._host, self._target_port)
         try:
@@ -204,7 +222,10 @@ class _Client:
             return False
         if proxy._duplicate_start is not None and request.startswith(proxy._duplicate_start):
             proxy._spawn(proxy._deliver_copy(request))
-        answer = await self._exchange(request)
+        client_id = proxy._remembered_id(request)
+        answer = proxy._answers.get(client_id) or await self._exchange(request)
+        if client_id:
+            proxy._answers[client_id] = answer
         if proxy._is_black:
             self._is_dead = True
             return True

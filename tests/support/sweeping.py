@@ -12,6 +12,7 @@ from switchyard.adapters.venues.paper.book import cursor_text, number_of
 from switchyard.domain.decisions import begin_attempt, record_sent
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.journal.changes import Change, Outcome
+from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import MayBeLost, OrderState, never_lost
 from switchyard.domain.orders.reports import ExecutionIdScope, ExecutionReport, ReportStatus
@@ -24,6 +25,7 @@ from switchyard.ports.venue import (
     Lookup,
     OrderToFind,
     ReportPage,
+    SendOutcome,
     VenueFill,
     VenueOrder,
     VenueUnavailable,
@@ -54,6 +56,10 @@ class ShownVenue(NullVenue):
         """The ids about which it cannot be asked."""
         self.on_lookup: Callable[[], Awaitable[object]] | None = None
         """What happens while the next lookup is under way."""
+        self.amended: list[VenueClientOrderId] = []
+        """The amends that it was sent."""
+        self.on_amend: Callable[[], Awaitable[SendOutcome]] | None = None
+        """Answers the amends; until it is set, the order is unknown here."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -67,6 +73,10 @@ class ShownVenue(NullVenue):
         if not self.can_be_asked or order.client_order_id in self.unanswered:
             raise VenueUnavailable("not now")
         return self.shown.get(order.client_order_id)
+
+    async def amend(self, order: Order, amend: Amend) -> SendOutcome:
+        self.amended.append(amend.client_order_id)
+        return await super().amend(order, amend) if self.on_amend is None else await self.on_amend()
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         if not self.can_be_asked:

@@ -138,6 +138,14 @@ def last_id(state: OrderState) -> VenueClientOrderId:
     return current_id(state.order) if amend_of(sent[-1]).replaces else sent[-1].venue_client_order_id
 
 
+def is_stale(state: OrderState, row: OutboxRow) -> bool:
+    """Whether the amend of this row names an id that is not the order's last one: it must have no effect any more.
+
+    Another amend was recorded since it was requested: one of a lost history, or one that was taken for refused.
+    """
+    return amend_of(row).orig_client_order_id != last_id(state)
+
+
 def current_id(order: Order) -> VenueClientOrderId:
     """The id under which the venue has the order now."""
     return order.leg_client_order_id or order.venue_client_order_id

@@ -124,7 +124,7 @@ CODES: Final[Mapping[str, str]] = {
     "VENUE_BUSY": "the venue had no room for more orders",
     "RATE_LIMITED": "the venue asked us to slow down",
     "TURN_TIMEOUT": "the order before it in the same symbol was not sent in time",
-    "ATTEMPT_STALE": "our process was paused just before it would have sent it",
+    "ATTEMPT_STALE": "our process was paused, or the order amended, just before it would have been sent",
     "DEADLINE_PASSED": "its send deadline passed while it waited for its turn",
     "KILL_SWITCH": "a kill switch stopped it",
     "REPLACED": "an amend had put another order in its place at the venue",

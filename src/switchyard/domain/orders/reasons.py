@@ -22,7 +22,7 @@ UnsentCode = Literal[
     "VENUE_BUSY",  # the venue has no room for more orders right now
     "RATE_LIMITED",  # HTTP 429: the dispatcher slows down for this venue
     "TURN_TIMEOUT",  # the previous order of the same account and symbol did not leave within TURN_LIMIT
-    "ATTEMPT_STALE",  # the process was paused between committing the attempt and sending it
+    "ATTEMPT_STALE",  # the process was paused, or the order amended, between committing the attempt and sending it
     "DEADLINE_PASSED",  # the order's send deadline passed while the attempt waited for its turn
     "KILL_SWITCH",  # a kill was set after the attempt was committed and before it was sent
     "REPLACED",  # a cancel of an order that an amend has replaced at the venue: sent again under the new id
@@ -33,7 +33,7 @@ AmbiguousCode = Literal[
     "NETWORK_TIMEOUT",  # the request left, and no answer came in time
     "NETWORK_DISCONNECTED",  # the request left, and the connection broke before a whole answer came
     "BROKER_5XX",  # HTTP 5xx: the venue may or may not have processed the request
-    "CONFLICT",  # HTTP 409 that does not show this order
+    "CONFLICT",  # HTTP 409 that does not show this order, or an amend that was carried out before
     "REQUEST_EXPIRED",  # this copy of the request came too late; a proxy may have delivered another one in time
     "UNKNOWN",  # an answer that cannot be read, is about another order, or has an undocumented status
     "ADAPTER_FAILED",  # the venue adapter raised: a defect

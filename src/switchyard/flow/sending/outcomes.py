@@ -17,6 +17,7 @@ from switchyard.domain import decisions
 from switchyard.domain.errors import GroupRejected, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.journal.changes import Change, Committed, merged
+from switchyard.domain.orders.amends import is_stale
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import SETTLED, MayBeLost, OrderState, OutboxRow, never_lost
 from switchyard.domain.orders.reasons import DoubtCode, SendCode, described
@@ -224,6 +225,10 @@ class OutcomeWriter:
 
     def _outcome_change(self, state: OrderState, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Change:
         if isinstance(outcome, Accepted):
+            if row.kind == "amend" and self._may_be_overtaken(state, row, outcome):
+                return decisions.record_doubt(
+                    state, row, "CONFLICT", None, now, detail="it may be the answer to an earlier copy"
+                )
             return decisions.record_sent(
                 state, row, outcome.venue_order_id, now, processed_before=outcome.already_processed
             )
@@ -274,6 +279,13 @@ class OutcomeWriter:
                 return decisions.record_doubt(state, row, "SENDER_DIED", resend_at, now)
             case unreachable:
                 assert_never(unreachable)
+
+    def _may_be_overtaken(self, state: OrderState, row: OutboxRow, answer: Accepted) -> bool:
+        """Whether the venue may have carried out another amend after this one, which its answer does not show.
+
+        It may answer a repeated amend as it did the first time. Only a lookup shows the order's present amounts.
+        """
+        return answer.already_processed or is_stale(state, row) or self._may_be_lost(state.order, row)
 
     def _would_be_too_late(self, order: Order, row: OutboxRow, code: SendCode, retry_at: datetime) -> bool:
         """Whether the order would end before its next attempt; one past its send deadline expires instead."""

@@ -16,7 +16,7 @@ from switchyard.domain import decisions
 from switchyard.domain.ids import VenueName
 from switchyard.domain.journal.changes import Change
 from switchyard.domain.market.instruments import Catalogue
-from switchyard.domain.orders.amends import amend_of
+from switchyard.domain.orders.amends import amend_of, is_stale
 from switchyard.domain.orders.lifecycle import is_final
 from switchyard.domain.orders.outbox import MayBeLost, OrderState, OutboxKey, OutboxRow, never_lost
 from switchyard.domain.orders.reasons import SendCode, described
@@ -236,6 +236,8 @@ class PreSendChecks:
         kill = self._kills.covering(order)
         if kill is not None:
             return decisions.record_amend_refused(state, row, "KILL_SWITCH", now, detail=kill.kill_id)
+        if is_stale(state, row):
+            return decisions.record_amend_refused(state, row, "CONFLICT", now, detail="the order was amended since")
         if amend_of(row).qty <= order.filled_qty:
             return decisions.record_amend_refused(state, row, "QTY_FILLED", now)
         if breach is not None and breach.reason in ("COLLAR", "NOT_REDUCING"):

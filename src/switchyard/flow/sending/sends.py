@@ -15,7 +15,7 @@ import structlog
 from switchyard.domain import decisions
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.orders.amends import amend_of
+from switchyard.domain.orders.amends import amend_of, is_stale
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.flow.active_kills import ActiveKills
@@ -488,8 +488,10 @@ class Sends:
         elif self._kills.covering(order) is not None:
             self._metrics.kills.blocked.labels("send").inc()
             return Unsent("KILL_SWITCH")
+        elif newest is not None and is_stale(newest, send.row):
+            return Unsent("ATTEMPT_STALE")
         else:
-            outcome = await venue.amend(send.state.order, amend_of(send.row))
+            outcome = await venue.amend(order, amend_of(send.row))
         self._health.note_sends(venue.name, [outcome], self._clock.monotonic() - begun_at)
         return outcome
 
