@@ -16,6 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
+from uuid import UUID
 
 # Bid and ask, which never move.
 MARKET = {"USD/JPY": ("149.99", "150.01"), "EUR/USD": ("1.0999", "1.1001"), "BTC/USD": ("59990", "60010")}
@@ -36,6 +37,11 @@ class Refusal(Exception):
     def __init__(self, code: str, order: Json | None = None) -> None:
         super().__init__(code)
         self.body: Json = {"ok": False, "code": code} | ({} if order is None else {"data": order})
+
+
+def is_uuid(ref: str) -> bool:
+    """Whether it is a random UUID as the documents ask for: version 4, in lower case, with hyphens."""
+    return str(UUID(ref)) == ref and UUID(ref).version == 4
 
 
 def now_ms() -> int:
@@ -87,7 +93,7 @@ class Broker:
             amount, limit = Decimal(body["amount"]), body["limit"]
             fields = {"ref": str(body["ref"]), "pair": body["pair"], "dir": body["dir"], "amount": body["amount"]}
             is_known = body["pair"] in MARKET and body["dir"] in "BS" and body["tif"] in ("gtc", "ioc")
-            if not is_known or amount <= 0 or (limit is not None and Decimal(limit) <= 0) or len(fields["ref"]) > 32:
+            if not is_known or amount <= 0 or (limit is not None and Decimal(limit) <= 0) or not is_uuid(body["ref"]):
                 raise ValueError
         except (KeyError, ValueError, ArithmeticError):
             raise Refusal("BAD_FIELD") from None
@@ -135,7 +141,7 @@ class Broker:
             raise Refusal("ORDER_OVER", order)
         if body["of"] != (order["change"] or order["ref"]):
             raise Refusal("OLD_CHANGE")
-        if Decimal(body["amount"]) <= Decimal(order["done"]):
+        if Decimal(body["amount"]) <= Decimal(order["done"]) or not is_uuid(body["ref"]):
             raise Refusal("BAD_FIELD")
         changed = {**order, "amount": body["amount"], "limit": body["limit"], "change": body["ref"]}
         return self._match(self._step("changed", changed))

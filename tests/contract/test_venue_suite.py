@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from switchyard.domain.errors import SettingError
 from switchyard.testing.venues import BrokenPromise, Case, VenueSuite, World, cases_of, check
-from switchyard.venue import Answer, Capabilities, Configuration, Descriptor, Kind, Message, Response, Wire
+from switchyard.venue import Answer, Capabilities, Configuration, Descriptor, IdForm, Kind, Message, Response, Wire
 from switchyard.venue.interface import Found, Meaning, OrderRef, Page, Report
 from tests.support.acorn import KIND, AcornAdapter, AcornWorld, _found, acorn_world
 
@@ -137,6 +137,14 @@ class SendsTwice(AcornAdapter):
             return await super().send(message, wire)
 
 
+class ShortensIds(AcornAdapter):
+    """Sends ids in the form in which they would fit if the last digits did not count."""
+
+    async def send(self, message: Message, wire: Wire) -> Answer:
+        shorter = message.client_order_id[:-1] + "0"
+        return await super().send(replace(message, client_order_id=shorter), wire)
+
+
 class SkipsReports(AcornAdapter):
     """Takes the number behind the next report for the next page."""
 
@@ -226,6 +234,17 @@ def test_an_adapter_that_loses_its_place_in_the_reports_is_noticed(
     adapter: type[AcornAdapter], message: str, tmp_path: Path
 ) -> None:
     assert tried(acorn_world(tmp_path), of(adapter), "reading_resumes_after_every_page") == message
+
+
+def test_an_adapter_that_shortens_ids_is_noticed(tmp_path: Path) -> None:
+    case = "ids_that_differ_in_their_last_character_are_two_orders"
+    assert "order led to Ambiguous" in tried(acorn_world(tmp_path), of(ShortensIds), case)
+
+
+def test_a_form_that_the_broker_does_not_take_is_noticed(tmp_path: Path) -> None:
+    kind = replace(KIND, descriptor=replace(KIND.descriptor, id_form=IdForm(length_max=36)))
+    said = tried(acorn_world(tmp_path), kind, "an_order_is_executed_once_and_reported_with_its_ids")
+    assert "led to VenueRejected" in said
 
 
 def test_an_adapter_that_drops_an_unreadable_report_is_noticed(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ CONTRADICTS_ITSELF = Kind(
 )
 IN_PROCESS = Kind(descriptor=msgspec.structs.replace(DESCRIPTOR, kind="in-process", in_process=True), build=build)
 SHORT_IDS = Kind(
-    descriptor=msgspec.structs.replace(DESCRIPTOR, kind="short-ids", id_form=IdForm(length_max=18)), build=build
+    descriptor=msgspec.structs.replace(DESCRIPTOR, kind="short-ids", id_form=IdForm(length_max=16)), build=build
 )
 WRONG_CODE = Kind(
     descriptor=msgspec.structs.replace(DESCRIPTOR, kind="wrong-code", codes={"1": "denied"}),

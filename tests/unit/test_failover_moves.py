@@ -1,9 +1,11 @@
 """Failover in the dispatcher, over the database in memory: what moves, when, and in which order it leaves."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
@@ -12,7 +14,7 @@ from switchyard.adapters.memory.cache import MemoryBuckets
 from switchyard.adapters.memory.venue import FixedQuotes
 from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain import decisions
-from switchyard.domain.ids import KillId, OrderId, VenueName, WorkerId
+from switchyard.domain.ids import WHOLE, AccountId, IdForm, KillId, OrderId, VenueName, WorkerId, venue_client_order_id
 from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS, Catalogue
 from switchyard.domain.market.routing import Route, Router
 from switchyard.domain.orders.order import Order
@@ -71,7 +73,13 @@ class LoggingVenue:
 class Site:
     """A worker with two venues in one route; `one` is preferred."""
 
-    def __init__(self, *, restored: bool = False, per_second: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        restored: bool = False,
+        per_second: int | None = None,
+        id_forms: Mapping[VenueName, IdForm] = MappingProxyType({}),
+    ) -> None:
         self.clock, self.metrics = ManualClock(), Metrics()
         self.database = MemoryDatabase(self.clock)
         waiting = WaitingLanes(Wake())
@@ -91,7 +99,15 @@ class Site:
         quotes.add(TWO, FixedQuotes(self.clock))
         router = Router(Route((ONE, TWO)), {"EURUSD": Route((ONE,))})
         catalogue = Catalogue(DEFAULT_INSTRUMENTS)
-        choice = VenueChoice(router, quotes, catalogue=catalogue, health=self.health, fees_percent={}, kinds={})
+        self.choice = choice = VenueChoice(
+            router,
+            quotes,
+            catalogue=catalogue,
+            health=self.health,
+            fees_percent={},
+            kinds={},
+            id_forms=id_forms,
+        )
         restored_at = self.clock.now() if restored else None
         buckets: dict[VenueName, TokenBuckets] = (
             {TWO: MemoryBuckets(Decimal(per_second), 1, clock=self.clock)} if per_second else {}
@@ -202,6 +218,24 @@ async def test_an_order_whose_route_has_one_venue_waits_for_it() -> None:
     await site.lanes.renew()
     await site.turn()
     assert site.sent == [(ONE, order_id)], "it gets orders again without a restart"
+
+
+async def test_an_order_moves_only_to_a_venue_whose_form_has_room_for_its_id() -> None:
+    short = IdForm(length_max=18)
+    site = Site(id_forms={ONE: WHOLE, TWO: short})
+    name = partial(venue_client_order_id, "abcd", AccountId("acc-1"), "orders")
+    # The first was accepted before the second venue joined the route.
+    whole = await site.accept(client_id=name("one", 0, OrderId("")), account="acc-1")
+    form = site.choice.id_form("USDJPY", ONE)
+    narrow = await site.accept(client_id=name("two", 0, OrderId(""), form), account="acc-2")
+    site.down()
+
+    await site.turn()
+
+    assert form == short
+    assert site.sent == [(TWO, narrow)]
+    assert site.order(whole).venue == ONE
+    assert not site.choice.among(site.order(whole), Route((TWO,))).candidates[0].healthy
 
 
 async def test_the_first_orders_after_a_pause_are_sent_one_at_a_time() -> None:

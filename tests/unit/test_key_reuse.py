@@ -2,9 +2,12 @@
 
 from datetime import timedelta
 from decimal import Decimal
+from itertools import count
+from types import SimpleNamespace
 from typing import Any, cast
 
 from switchyard.adapters.system_clock import SystemRandomness
+from switchyard.domain.ids import WHOLE, IdForm, to_venue
 from switchyard.domain.journal.changes import Change, Outcome
 from switchyard.domain.market.instruments import Instrument
 from switchyard.domain.orders.keys import DO_ORDER, KeyEntry
@@ -37,14 +40,15 @@ class Rules:
         return self._clock.now() >= entry.expires_at
 
 
-async def test_a_key_that_expires_while_it_is_looked_at_starts_a_new_life_then() -> None:
-    clock, journal, groups = ManualClock(), MemoryJournal(), iter(range(10))
+def an_intake(clock: ManualClock, form: IdForm = WHOLE) -> tuple[OrderIntake, MemoryJournal]:
+    """The intake of orders over a journal in memory; `form`: of the venue's client order ids."""
+    journal, groups = MemoryJournal(), count()
 
     async def offer(change: Change) -> Outcome:
         return (await journal.append(0, f"group-{next(groups)}", [change], clock.now()))[0]
 
     unused = cast(Any, None)
-    intake = OrderIntake(
+    return OrderIntake(
         limits=LimitClaims(LimitSettings(), cast(Exposures, None)),
         journal=journal,
         offer=offer,
@@ -52,7 +56,7 @@ async def test_a_key_that_expires_while_it_is_looked_at_starts_a_new_life_then()
         randomness=SystemRandomness(),
         tag="test",
         catalogue=unused,
-        choice=unused,
+        choice=cast(Any, SimpleNamespace(id_form=lambda _symbol, _venue: form)),
         quotes=unused,
         risk=unused,
         rate=unused,
@@ -62,11 +66,35 @@ async def test_a_key_that_expires_while_it_is_looked_at_starts_a_new_life_then()
         keys=unused,
         key_cache=unused,
         duplicates=unused,
-    )
+    ), journal
+
+
+def a_claim() -> LimitClaim:
     order = OrderRequest(symbol="USDJPY", side="BUY", type="MARKET", qty=Decimal(1), time_in_force="IOC")
     instrument = Instrument(symbol="USDJPY", settle="JPY")
     context = OrderContext(account_id=ACCOUNT, order=order, instrument=instrument, venue=VENUE, quote=None)
-    claim = LimitClaim(context=context, terms=Terms())
+    return LimitClaim(context=context, terms=Terms())
+
+
+async def test_keys_and_orders_with_an_equal_digest_get_ids_of_their_own() -> None:
+    """The form has room for one digit, so that 40 keys cannot have 40 digests; real ones have 48 bits."""
+    clock, form = ManualClock(), IdForm(length_max=9)
+    intake, journal = an_intake(clock, form)
+    orders = []
+    for number in range(40):
+        key = f"key-{number}" if number >= 4 else ""
+        request = IdempotentRequest(
+            account_id=ACCOUNT, operation=DO_ORDER, key=key, digest="d", created_at=clock.now(), ttl=TTL
+        )
+        placement = await intake._store(request, a_claim(), Rules(clock))
+        orders.append(journal.state(placement.order_id).order)
+    assert len({to_venue(order.venue_client_order_id, form) for order in orders}) == len(orders) == 40
+
+
+async def test_a_key_that_expires_while_it_is_looked_at_starts_a_new_life_then() -> None:
+    clock = ManualClock()
+    intake, _ = an_intake(clock)
+    claim = a_claim()
 
     def request() -> IdempotentRequest:
         return IdempotentRequest(

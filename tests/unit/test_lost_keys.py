@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from switchyard.domain import decisions
 from switchyard.domain.decisions import request_cancel
-from switchyard.domain.ids import KillId, VenueClientOrderId, VenueName
+from switchyard.domain.ids import WHOLE, IdForm, KillId, VenueClientOrderId, VenueName, narrowed, venue_client_order_id
 from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.keys import AMEND_ORDER, DERIVED_CLOSE, DERIVED_ORDER, DO_ORDER
 from switchyard.domain.orders.order import Order
@@ -409,3 +410,44 @@ async def test_an_amend_that_the_lost_history_may_have_sent_is_not_refused_befor
     change = instead.of_message(state, state.row("amend", 1), {}, START)
     assert change is not None
     assert (change.outbox[0].status, change.outbox[0].last_error) == ("uncertain", "RESTORED")
+
+
+def named(order: Order) -> Order:
+    """The order under the id that is derived from its key."""
+    assert order.operation is not None
+    names = order.account_id, order.operation, order.idempotency_key
+    return replace(order, venue_client_order_id=venue_client_order_id("abcd", *names, 0, order.order_id))
+
+
+async def noting(asked: list[str], order: OrderToFind) -> None:
+    asked.append(order.client_order_id)
+
+
+async def test_a_key_is_looked_up_under_the_ids_that_it_had_with_other_routes() -> None:
+    """The settings have changed with the restore: a venue that takes shorter ids has joined the route, or left it."""
+    narrow, other = IdForm(length_max=18), VenueName("other")
+    wide, short = ScriptedVenue("while_open"), ScriptedVenue("while_open")
+    asked: dict[str, list[str]] = {}
+    for name, venue in ((VENUE, wide), (other, short)):
+        venue.find = partial(noting, asked.setdefault(name, []))  # type: ignore[method-assign]
+    forms = {VENUE: WHOLE, other: narrow}
+    history = lost_keys(ManualClock()).history
+    venues = {VENUE: cast(Venue, wide), other: cast(Venue, short)}
+    order = named(keyed("orders"))
+    whole = order.venue_client_order_id
+    cut = narrowed(whole, narrow)
+    for own_id in (whole, cut):
+        asked[VENUE].clear()
+        keys = LostKeys(history, venues, lambda _symbol: (VENUE,), id_forms=forms)
+        assert await keys.find(replace(order, venue_client_order_id=own_id)) is None
+        assert sorted(asked[VENUE]) == sorted([whole, cut])
+    keys = LostKeys(history, venues, lambda _symbol: (VENUE, other), id_forms=forms)
+    assert await keys.find(replace(order, venue_client_order_id=cut)) is None
+    assert asked[other] == [cut], "it never had the longer one"
+
+
+async def test_a_venue_that_recognises_ids_is_asked_if_a_key_may_have_had_another_one() -> None:
+    keys = lost_keys(ManualClock(), "permanent")
+    forms = {VENUE: WHOLE, VenueName("other"): IdForm(length_max=18)}
+    keys = LostKeys(keys.history, keys._venues, id_forms=forms)
+    assert keys.must_ask(named(keyed("orders")), order_and_row()[1])

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.ids import IdForm, VenueClientOrderId, VenueName, narrowed, to_venue
 from switchyard.domain.orders.amends import Amend
 from switchyard.ports.venue import (
     Accepted,
@@ -23,15 +23,18 @@ from switchyard.ports.venue import (
     VenueRejected,
     VenueUnavailable,
     ignore_departure,
+    to_find,
 )
 from switchyard.venue import bridge as bridge_module
 from switchyard.venue.bridge import AnswerRules, Bridge, Way
 from switchyard.venue.interface import (
+    AmendOrder,
     Answer,
     Descriptor,
     Found,
     Members,
     Message,
+    OrderRef,
     Page,
     Refused,
     Report,
@@ -708,3 +711,114 @@ async def test_a_defect_in_one_order_leaves_the_others_their_outcomes(over: Call
         Accepted("three"),
     ]
     assert unlocated((await bridge.submit_many(ORDERS[1:2]))[0]) == in_doubt
+
+
+# Client order ids in the venue's own form.
+
+UUID = IdForm(is_uuid=True)
+ID, AMEND_ID, NEXT_ID = (narrowed(VenueClientOrderId(f"abcd{digit * 23}00001"), UUID) for digit in ("a", "b", "c"))
+THERE, AMEND_THERE, NEXT_THERE = (to_venue(each, UUID) for each in (ID, AMEND_ID, NEXT_ID))
+OWN_ORDER = replace(ORDER, venue_client_order_id=ID)
+
+
+async def test_an_order_has_the_venues_form_of_its_id_in_messages_and_answers(over: Callable[..., Bridge]) -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message, wire: Wire) -> Answer:
+        sent.append(message)
+        return await wire.send(REQUEST, read)
+
+    script = Script(*(answered(cid=THERE, oid="o-1", state="open") for _ in range(3)))
+    bridge = over(script, send, descriptor=replace(DESCRIPTOR, id_form=UUID))
+    amend = replace(AMEND, client_order_id=AMEND_ID, orig_client_order_id=ID)
+    assert await bridge.submit(OWN_ORDER) == Accepted("o-1")
+    assert await bridge.cancel(OWN_ORDER) == Accepted("o-1")
+    await bridge.amend(OWN_ORDER, amend)
+    assert [message.client_order_id for message in sent] == [THERE, THERE, AMEND_THERE]
+    assert isinstance(sent[2], AmendOrder) and sent[2].orig_client_order_id == THERE
+
+
+async def test_an_answer_with_an_id_in_another_form_names_another_order(over: Callable[..., Bridge]) -> None:
+    for name in (ID, NEXT_THERE, THERE.upper()):
+        outcome = await over(
+            Script(answered(cid=name, oid="o-1", state="open")), descriptor=replace(DESCRIPTOR, id_form=UUID)
+        ).submit(OWN_ORDER)
+        assert isinstance(outcome, Ambiguous), name
+
+
+async def test_a_lookup_asks_and_answers_in_the_form_of_its_side(over: Callable[..., Bridge]) -> None:
+    script = Script(
+        answered(cid=THERE, oid="o-1", state="open"), answered(code=-50), answered(code=-50, cid=NEXT_THERE)
+    )
+    bridge = over(script, lookup="all", descriptor=replace(DESCRIPTOR, id_form=UUID))
+    found = await bridge.find(to_find(OWN_ORDER))
+    assert found is not None and found.venue_client_order_id == ID
+    assert await bridge.find(to_find(OWN_ORDER)) is None
+    with pytest.raises(VenueUnavailable, match="names another order"):
+        await bridge.find(to_find(OWN_ORDER))
+    assert script.asked == [f"/order/{THERE}"] * 3
+
+
+async def test_amends_that_a_lookup_shows_have_our_ids(over: Callable[..., Bridge]) -> None:
+    bridge = over(Script(), lookup="all", descriptor=replace(DESCRIPTOR, id_form=UUID))
+    shown = Found(client_order_id=THERE, venue_order_id="o-1", status="WORKING", replaced_by=NEXT_THERE)
+    next_shown = Found(client_order_id=NEXT_THERE, venue_order_id="o-2", status="WORKING", amended_by=AMEND_THERE)
+    answers = {THERE: shown, NEXT_THERE: next_shown}
+
+    async def found(ref: OrderRef, _wire: Wire) -> Found:
+        return answers[ref.client_order_id]
+
+    bridge.adapter.find = found  # type: ignore[method-assign, assignment]
+    order = await bridge.find(to_find(OWN_ORDER))
+    assert order is not None and order.venue_client_order_id == NEXT_ID
+    assert [(amend.client_order_id, amend.replaces) for amend in order.amends] == [(NEXT_ID, True), (AMEND_ID, False)]
+
+
+async def test_a_cancel_goes_on_to_the_order_in_the_place_of_another_in_the_venues_form(
+    over: Callable[..., Bridge],
+) -> None:
+    sent: list[str] = []
+
+    def replacing(_response: Response) -> Answer:
+        shown = Found(client_order_id=THERE, venue_order_id="o-1", status="CANCELED", replaced_by=NEXT_THERE)
+        return Refused(code="-51", order=shown)
+
+    async def send(message: Message, wire: Wire) -> Answer:
+        sent.append(message.client_order_id)
+        return await wire.send(REQUEST, replacing if len(sent) == 1 else read)
+
+    bridge = over(Script(answered(code=-51), answered(code=-50)), send, descriptor=replace(DESCRIPTOR, id_form=UUID))
+    assert await bridge.cancel(OWN_ORDER) == Unsent("REPLACED", NEXT_ID, bytes_sent=True)
+    assert sent == [THERE, NEXT_THERE]
+
+
+async def test_open_orders_and_reports_come_with_our_ids_and_those_of_others_unchanged(
+    over: Callable[..., Bridge],
+) -> None:
+    bridge = over(Script(*[TAKEN] * 2), lookup="all", descriptor=replace(DESCRIPTOR, id_form=UUID))
+    names = [THERE, "manual-1", "0b0a7c0e-0f0e-1f0e-8f0e-0b0a7c0e0f0e"]
+    shown = [Found(client_order_id=name, venue_order_id="o-1", status="WORKING") for name in names]
+
+    async def open_orders(wire: Wire) -> AsyncIterator[list[Found]]:
+        await wire.ask(Request(method="GET", path="/open"), lambda _: None)
+        yield shown
+
+    async def reports(_after: str | None, _limit: int, wire: Wire) -> Page:
+        await wire.ask(Request(method="GET", path="/reports"), lambda _: None)
+        at = datetime(2026, 1, 1, tzinfo=UTC)
+        read = [Report(exec_id=n, client_order_id=n, venue_order_id="o", status="WORKING", at=at) for n in names]
+        return Page(reports=read, cursor="1")
+
+    bridge.adapter.open_orders, bridge.adapter.reports = open_orders, reports  # type: ignore[method-assign, assignment]
+    listed = [found.venue_client_order_id async for page in bridge.open_orders() for found in page]
+    page = await bridge.reports(None, 10)
+    assert listed == [report.venue_client_order_id for report in page.reports] == [ID, *names[1:]]
+
+
+async def test_an_id_that_the_form_has_no_room_for_is_neither_sent_nor_looked_up(over: Callable[..., Bridge]) -> None:
+    bridge = over(Script(), lookup="all", descriptor=replace(DESCRIPTOR, id_form=UUID))
+    order = replace(ORDER, venue_client_order_id=VenueClientOrderId("abcd" + "1" * 28))
+    for outcome in (await bridge.submit(order), await bridge.cancel(order), await bridge.amend(order, AMEND)):
+        assert isinstance(outcome, VenueRejected) and "no room" in str(outcome.detail)
+    with pytest.raises(VenueUnavailable, match="no room"):
+        await bridge.find(to_find(order))

@@ -6,7 +6,7 @@ import msgspec
 
 from switchyard.entrypoints.cli.venues import described
 from switchyard.ports.venue import Capabilities, Dedupe, Lookup
-from switchyard.venue import Descriptor, Option, Source
+from switchyard.venue import Descriptor, IdForm, Option, Source
 
 VENUE = Descriptor(kind="acorn", title="A broker", capabilities=Capabilities(dedupe="none", lookup="none"))
 AGAIN_AT_ONCE = "sent again under the same id"
@@ -34,6 +34,12 @@ def test_what_happens_to_a_doubt_follows_from_the_capabilities() -> None:
         ("none", "none", None),
     ):
         assert NEVER in doubt(dedupe, lookup, documented)  # type: ignore[arg-type]
+
+
+def test_the_form_of_client_order_ids_is_shown_with_an_example() -> None:
+    assert "Client order ids have at most 32 characters, such as abcd" in text_of(VENUE)
+    uuids = msgspec.structs.replace(VENUE, id_form=IdForm(is_uuid=True))
+    assert "Client order ids are UUIDs, such as 00443" in text_of(uuids)
 
 
 def test_options_secrets_codes_and_sources_are_listed_and_no_value_of_a_secret() -> None:

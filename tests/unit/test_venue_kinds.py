@@ -74,7 +74,7 @@ def test_the_address_and_the_options_have_the_descriptors_defaults() -> None:
         ({"url": "another-name:"}, "VENUE_URL_SIM: the entry point another-name of tests.support.acme_venue:OTHER"),
         ({"url": "contradicts-itself:"}, "VENUE_URL_SIM: the descriptor of contradicts-itself: the deduplication"),
         ({"url": "in-process:"}, "VENUE_URL_SIM: the descriptor of in-process: an adapter of another distribution"),
-        ({"url": "short-ids:"}, "VENUE_URL_SIM: the descriptor of short-ids: client order ids have 32 letters"),
+        ({"url": "short-ids:"}, "VENUE_URL_SIM: the descriptor of short-ids: its `id_form` has no room"),
         ({"url": "wrong-code:"}, "VENUE_URL_SIM: the descriptor of wrong-code: 'denied' is no meaning of a code"),
         ({"url": "no-address:"}, "VENUE_URL_SIM: no-address needs an address: no-address:https://host"),
         ({"url": "broken:"}, "VENUE_URL_SIM: the adapter of broken cannot be loaded: ModuleNotFoundError"),

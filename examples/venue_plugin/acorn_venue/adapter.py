@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import urlencode
+from uuid import uuid4
 
 from acorn_venue.descriptor import WINDOW
 from switchyard.venue import (
@@ -123,7 +124,7 @@ class AcornAdapter:
 
     async def probe(self, wire: Wire) -> ProbeResult:
         """Look up an order that does not exist, under a new id each time."""
-        return await self._ask(wire, _probed, "/v2/orders/lookup", pair="PROBE", ref=f"probe-{_ms(wire.time)}")
+        return await self._ask(wire, _probed, "/v2/orders/lookup", pair="PROBE", ref=str(uuid4()))
 
     async def open_orders(self, wire: Wire) -> AsyncIterator[Sequence[Found]]:
         """Yield the open orders in pages, until Acorn names no next one."""

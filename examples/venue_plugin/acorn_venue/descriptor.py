@@ -3,7 +3,7 @@
 from datetime import date, timedelta
 from typing import Final
 
-from switchyard.venue import Capabilities, Descriptor, Evidence, Members, Option, OrderKinds, Source
+from switchyard.venue import Capabilities, Descriptor, Evidence, IdForm, Members, Option, OrderKinds, Source
 
 # How long after its time stamp Acorn still takes a request; it allows up to 10 seconds.
 WINDOW: Final = timedelta(seconds=3)
@@ -28,6 +28,7 @@ DESCRIPTOR: Final = Descriptor(
     kind="acorn",
     title="Acorn, a fictional broker: spot orders over REST",
     capabilities=CAPABILITIES,
+    id_form=IdForm(is_uuid=True),
     codes={
         "BAD_FIELD": "rejected",
         "NO_FUNDS": "rejected",
@@ -61,6 +62,7 @@ DESCRIPTOR: Final = Descriptor(
         _source("request_expiry", "Signing: a request that arrives after its window is answered with TOO_LATE"),
         _source("execution_ids", "Events: fid counts the executions of a pair"),
         _source("amend", "Changes: an order keeps its ref; a change names the last one"),
+        _source("id_form", "Orders: a ref is a random UUID"),
         _source("codes", "Errors"),
     ),
 )

@@ -16,7 +16,14 @@ from switchyard.bootstrap.databases import Database, lookup_decides, open_databa
 from switchyard.bootstrap.gateway import Caches, Services, start_gateway
 from switchyard.bootstrap.pdca import PdcaOffice, Rechecks, start_dispatch, start_pdca, start_rechecks_without_books
 from switchyard.bootstrap.readers import start_audit, start_head, start_lease, start_relay, start_streams
-from switchyard.bootstrap.venues import clock_offset_of, open_quotes, open_venues, venue_kinds, venue_states
+from switchyard.bootstrap.venues import (
+    clock_offset_of,
+    open_quotes,
+    open_venues,
+    venue_id_forms,
+    venue_kinds,
+    venue_states,
+)
 from switchyard.bootstrap.worker import start_worker
 from switchyard.domain.errors import SettingError, SwitchyardError
 from switchyard.domain.ids import OrderId, VenueName
@@ -172,6 +179,7 @@ class Engine:
             health=core.health,
             fees_percent={venue.name: venue.fee_percent for venue in settings.venues},
             kinds=venue_kinds(settings),
+            id_forms=venue_id_forms(settings),
         )
         self._role = role
         self._rechecks: Rechecks | None = None

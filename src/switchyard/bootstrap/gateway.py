@@ -237,6 +237,7 @@ class Services:
             tag=tag,
             key_ttl=settings.idempotency_ttl,
             resolution=timedelta(milliseconds=settings.idempotency.key_generation.timestamp_resolution_ms),
+            id_form=choice.id_form,
             may_be_lost=may_be_lost,
         )
         self.closing = CloseService(

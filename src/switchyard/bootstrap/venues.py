@@ -29,7 +29,7 @@ from switchyard.bootstrap.capabilities import (
 )
 from switchyard.bootstrap.core import Core
 from switchyard.domain.errors import SettingError
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import IdForm, VenueName
 from switchyard.domain.market.health import HealthRecord, SendState, VenueState
 from switchyard.domain.orders.order import OrderKinds
 from switchyard.flow.executions.strays import ProblemCode, VenueGate
@@ -193,6 +193,11 @@ def credentials_of(settings: VenueSettings) -> dict[str, str]:
 def venue_kinds(settings: Settings) -> dict[VenueName, OrderKinds]:
     """Which orders each venue takes."""
     return {venue.name: declared_capabilities(venue).kinds for venue in settings.venues}
+
+
+def venue_id_forms(settings: Settings) -> dict[VenueName, IdForm]:
+    """The form of client order ids of each venue."""
+    return {venue.name: descriptor_of(venue).id_form for venue in settings.venues}
 
 
 def open_rates(core: Core, stack: AsyncExitStack) -> VenueRates:

@@ -10,7 +10,7 @@ import structlog
 from switchyard.bootstrap.capabilities import is_remote
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.bootstrap.databases import lookup_decides
-from switchyard.bootstrap.venues import clock_offset_of, open_rates
+from switchyard.bootstrap.venues import clock_offset_of, open_rates, venue_id_forms
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId, tag_of
 from switchyard.flow.executions.record import GapWatch, Recorder
 from switchyard.flow.executions.strays import VenueGate
@@ -52,7 +52,13 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
         {name: venue.capabilities for name, venue in core.venues.items()},
         core.clock,
     )
-    lost_keys = LostKeys(history, core.venues, partial(_venues_of, core), lambda venue: core.gates[venue].is_open)
+    lost_keys = LostKeys(
+        history,
+        core.venues,
+        partial(_venues_of, core),
+        lambda venue: core.gates[venue].is_open,
+        venue_id_forms(core.settings),
+    )
     # No key is lost where the database was never restored: the dispatcher then asks about none.
     dispatcher = await _start_dispatcher(core, sent_ids, copies, None if restored is None else lost_keys, stack)
     core.window.start(dispatcher, core.settings.outbox_batch_size * core.settings.outbox_parallelism)

@@ -28,7 +28,16 @@ import msgspec
 from msgspec.structs import replace
 
 from switchyard.adapters.system_clock import SystemClock, random_installation
-from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, tag_of, venue_client_order_id
+from switchyard.domain.ids import (
+    AccountId,
+    OrderId,
+    VenueClientOrderId,
+    VenueName,
+    last_generation,
+    tag_of,
+    to_venue,
+    venue_client_order_id,
+)
 from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.order import STOPS, Order, OrderType, Side, TimeInForce
 from switchyard.domain.orders.reports import ExecutionReport
@@ -79,6 +88,7 @@ class Instrument(msgspec.Struct, frozen=True, kw_only=True):
 class World(Protocol):
     """A counterpart of the venue that the suite may break: a fake broker, or the venue's own server behind a proxy.
 
+    Client order ids have the form that the descriptor declares (`id_form`).
     Nothing is started before `start`. A fault concerns the next request to place an order, and that one alone.
     """
 
@@ -199,9 +209,22 @@ class Site:
         return self.kind.descriptor
 
     def new_id(self) -> VenueClientOrderId:
-        """A fresh client order id in the form in which the core makes them."""
+        """A fresh client order id of the core, which the venue's form can carry."""
         key = f"{self.clock.monotonic()}-{next(self._numbers)}"
-        return venue_client_order_id(self.tag, AccountId("suite"), "orders", key, 1, OrderId(f"ord_{key}"))
+        form = self.declared.id_form
+        return venue_client_order_id(self.tag, AccountId("suite"), "orders", key, 1, OrderId(f"ord_{key}"), form)
+
+    async def executed(self, client_id: VenueClientOrderId) -> Decimal:
+        """The quantity that the world has executed under this id."""
+        return await self.world.executed(to_venue(client_id, self.declared.id_form))
+
+    async def requests(self, client_id: VenueClientOrderId) -> int:
+        """How many requests to place an order with this id have reached the world."""
+        return await self.world.requests(to_venue(client_id, self.declared.id_form))
+
+    async def fill(self, client_id: VenueClientOrderId, qty: Decimal | None = None) -> None:
+        """Let the world execute every open order with this id, or this part of it."""
+        await self.world.fill(to_venue(client_id, self.declared.id_form), qty)
 
     def order(
         self,
@@ -259,13 +282,13 @@ class Site:
         client_id = order.venue_client_order_id
 
         async def is_executed() -> bool:
-            return await self.world.executed(client_id) == qty
+            return await self.executed(client_id) == qty
 
         await until(is_executed, f"the world has not executed {qty} of {client_id}")
 
     async def expect_executed(self, order: Order, qty: Decimal, why: str) -> None:
         """Compare with the world's record."""
-        executed = await self.world.executed(order.venue_client_order_id)
+        executed = await self.executed(order.venue_client_order_id)
         expect(executed == qty, f"{why}: the world has executed {executed}, not {qty}")
 
     async def open_ids(self) -> list[str]:
@@ -361,17 +384,35 @@ def _amends(descriptor: Descriptor) -> bool:
 @_case()
 async def an_order_is_executed_once_and_reported_with_its_ids(site: Site) -> None:
     """The plain way; and the id comes back in the form in which it was sent."""
-    form = site.declared.id_form
     order = await site.taken(site.order())
-    client_id = order.venue_client_order_id
-    expect(not form.is_uuid and len(client_id) <= form.length_max, f"id_form: the core sends ids such as {client_id}")
     [reports] = await site.reports_of(order, filled=[order.qty])
     await site.expect_executed(order, order.qty, "one order")
     last = reports[-1]
-    expect(tag_of(last.venue_client_order_id) == site.tag, f"the tag is lost in {last.venue_client_order_id}")
+    shown = last.venue_client_order_id
+    expect(tag_of(shown) == site.tag, f"id_form: the tag is lost in {shown}")
     expect(last.venue_order_id == order.venue_order_id, f"{last.venue_order_id} is not {order.venue_order_id}")
     expect((last.status, last.filled_qty_total) == ("FILLED", order.qty), f"the last report is {last}")
     expect(all(report.last_price for report in reports if report.last_qty), "an execution has no price")
+
+
+@_case()
+async def ids_that_differ_in_their_last_character_are_two_orders(site: Site) -> None:
+    """`id_form`: the first and the last generation of a key, which a venue that cuts ids off takes for one order."""
+    first = await site.rest()
+    last_id = last_generation(first.venue_client_order_id)
+    last = await site.taken(replace(site.order(rests=True), venue_client_order_id=last_id))
+    ids = [first.venue_client_order_id, last_id]
+    for order in (first, last) if _finds(site.declared) else ():
+        found, client_id = await site.found(order), order.venue_client_order_id
+        shown = None if found is None else (found.venue_client_order_id, found.venue_order_id)
+        expect(shown == (client_id, order.venue_order_id), f"id_form: a lookup of {client_id} shows {shown}")
+    if _finds(site.declared):
+        listed = await site.open_ids()
+        expect(sorted(listed) == sorted(ids), f"id_form: of {ids} the open orders list {listed}")
+    await site.fill(first.venue_client_order_id)
+    await site.expect_executed(first, first.qty, "id_form: the fill of one of two ids")
+    await site.expect_executed(last, ZERO, "id_form: the other one")
+    await site.reports_of(first, last, filled=[first.qty, ZERO])
 
 
 @_case()
@@ -390,7 +431,7 @@ async def a_second_copy_while_the_order_is_open_executes_nothing(site: Site) -> 
     order = await site.rest()
     again = await site.venue.submit(order)
     expect(not isinstance(again, Unsent | VenueRejected), f"dedupe: a second copy of an open order led to {again}")
-    await site.world.fill(order.venue_client_order_id)
+    await site.fill(order.venue_client_order_id)
     await site.expect_executed(order, order.qty, "dedupe: two copies while the order was open")
 
 
@@ -401,9 +442,9 @@ async def a_request_that_arrives_twice_executes_once(site: Site) -> None:
     order = site.order(rests=True)
     outcome = await site.venue.submit(order)
     expect(isinstance(outcome, Accepted | Ambiguous), f"dedupe: a doubled request led to {outcome}")
-    arrived = await site.world.requests(order.venue_client_order_id)
+    arrived = await site.requests(order.venue_client_order_id)
     expect(arrived == 2, f"the world did not double the request: {arrived} arrived")
-    await site.world.fill(order.venue_client_order_id)
+    await site.fill(order.venue_client_order_id)
     await site.expect_executed(order, order.qty, "dedupe: a request that arrived twice")
 
 
@@ -437,7 +478,7 @@ async def a_lost_answer_is_settled_by_the_lookup_without_a_second_request(site: 
     await site.until_executed(order, order.qty)
     found = await site.found(order)
     expect(found is not None, "lookup=all: an order that was filled is not found: the core would send it again")
-    requests = await site.world.requests(order.venue_client_order_id)
+    requests = await site.requests(order.venue_client_order_id)
     expect(requests == 1, f"one send made {requests} requests")
 
 
@@ -449,7 +490,7 @@ async def a_lost_answer_is_never_proof_of_absence(site: Site) -> None:
     outcome = await site.venue.submit(order)
     expect(isinstance(outcome, Ambiguous), f"a lost answer led to {outcome}")
     await site.reports_of(order, filled=[order.qty])
-    requests = await site.world.requests(order.venue_client_order_id)
+    requests = await site.requests(order.venue_client_order_id)
     expect(requests == 1, f"one send made {requests} requests")
 
 
@@ -477,7 +518,7 @@ async def a_venue_that_is_down_is_sent_nothing(site: Site) -> None:
     await site.world.start()
     await site.taken(order)
     await site.until_executed(order, order.qty)
-    await site.world.fill(resting.venue_client_order_id)
+    await site.fill(resting.venue_client_order_id)
     after = before[-1].cursor if before else None
     ids = [report.venue_client_order_id for page in await site.pages(after=after) for report in page.reports]
     expect(set(ids) == {order.venue_client_order_id, resting.venue_client_order_id}, f"after a restart: {ids}")
@@ -576,7 +617,7 @@ async def a_request_that_is_held_on_its_way_is_rejected(site: Site) -> None:
     outcome = await site.venue.submit(order)
 
     async def has_arrived() -> bool:
-        return await site.world.requests(order.venue_client_order_id) == 1
+        return await site.requests(order.venue_client_order_id) == 1
 
     await until(has_arrived, "the delayed request has not arrived")
     await site.expect_executed(order, ZERO, f"request_expiry: a request that was held for {window + LATE}")
@@ -745,8 +786,8 @@ def _amend(site: Site, order: Order, factor: int, orig: VenueClientOrderId | Non
 async def _executed_after_fill(site: Site, order: Order, *amends: Amend) -> Decimal:
     names = [order.venue_client_order_id, *(amend.client_order_id for amend in amends)]
     for name in names:
-        await site.world.fill(name)
-    return sum([await site.world.executed(name) for name in names], ZERO)
+        await site.fill(name)
+    return sum([await site.executed(name) for name in names], ZERO)
 
 
 @_case(_amends)
@@ -783,7 +824,7 @@ async def cancel_all_leaves_no_open_order(site: Site) -> None:
     orders = [await site.rest(instrument) for instrument in site.world.instruments]
     await site.venue.cancel_all()
     for order in orders:
-        await site.world.fill(order.venue_client_order_id)
+        await site.fill(order.venue_client_order_id)
         await site.expect_executed(order, ZERO, "cancel_all")
 
 
@@ -796,8 +837,8 @@ async def an_execution_id_is_unique_in_its_declared_scope(site: Site) -> None:
     one, other = site.world.instruments
     orders = [await site.rest(instrument) for instrument in (one, one, other)]
     for order in orders:
-        await site.world.fill(order.venue_client_order_id, order.qty / 2)
-        await site.world.fill(order.venue_client_order_id)
+        await site.fill(order.venue_client_order_id, order.qty / 2)
+        await site.fill(order.venue_client_order_id)
     reports = await site.reports_of(*orders, filled=[order.qty for order in orders])
     scope = site.declared.capabilities.execution_ids
     owners = {"venue": [""] * len(orders), "symbol": [order.symbol for order in orders]}
@@ -814,8 +855,8 @@ async def reading_resumes_after_every_page(site: Site) -> None:
     """A process that dies after any page reads on at its cursor, and misses and repeats nothing."""
     orders = [await site.rest(instrument) for instrument in site.world.instruments]
     for order in orders:
-        await site.world.fill(order.venue_client_order_id, order.qty / 2)
-        await site.world.fill(order.venue_client_order_id)
+        await site.fill(order.venue_client_order_id, order.qty / 2)
+        await site.fill(order.venue_client_order_id)
     await site.reports_of(*orders, filled=[order.qty for order in orders])
     pages = await site.pages(limit=1)
     whole = [report for page in pages for report in page.reports]
@@ -834,8 +875,8 @@ async def an_unreadable_report_holds_up_no_other(site: Site) -> None:
     """It is set aside with its text, and the cursor moves on."""
     damaged, order = await site.rest(), await site.rest()
     await site.world.damage_report()
-    await site.world.fill(damaged.venue_client_order_id)
-    await site.world.fill(order.venue_client_order_id)
+    await site.fill(damaged.venue_client_order_id)
+    await site.fill(order.venue_client_order_id)
     await site.reports_of(order, filled=[order.qty])
     unreadable = [one for page in await site.pages() for one in page.unreadable]
     expect(len(unreadable) == 1 and bool(unreadable[0].text), f"reports: unreadable are {unreadable}")

@@ -1,12 +1,13 @@
 """The bridge from an adapter to the flow: makes messages of orders, and outcomes of what the venue said.
 
 An adapter says what the venue answered; this module alone decides what that means: proven unsent, rejected, accepted
-or in doubt. It calls the adapter and nothing else, and keeps no state but the venue's clock.
+or in doubt. It calls the adapter and nothing else, and keeps no state but the venue's clock. What passes between it
+and the adapter has the venue's symbols, accounts and form of client order ids.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
@@ -17,7 +18,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName
+from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName, carries, from_venue, to_venue
 from switchyard.domain.orders.amends import AMENDS_MAX, Amend, Amounts, current_id
 from switchyard.domain.orders.order import Order, TimeInForce
 from switchyard.domain.orders.reasons import RejectCode, bounded_detail, printable
@@ -94,6 +95,8 @@ CURSOR_LENGTH_MAX: Final = 1_024
 UNREADABLE_LENGTH_MAX: Final = 2_000
 # A lookup that says so settles an order in doubt without a fill.
 _ENDED: Final = frozenset({"CANCELED", "REJECTED", "EXPIRED"})
+# Accepted by a gateway with another adapter, or before the adapter had this form.
+_LACKS_ROOM: Final = "the venue's form of client order ids has no room for this one"
 _LACKS_TIME: Final = Unsent("VENUE_DOWN", "its clock is not known yet")
 
 # Meanings that only some messages can have.
@@ -180,6 +183,7 @@ class Bridge:
         self.capabilities = capabilities or descriptor.capabilities
         self.names = names or VenueNames()
         self.time = VenueTime(clock, descriptor.time_header)
+        self._id_form = descriptor.id_form
         self._clock = clock
         assert not way.sends.reuses or self.capabilities.dedupe == "permanent", (
             "a second response would repeat an order"
@@ -222,8 +226,10 @@ class Bridge:
         if self.names.lacks(order.account_id):
             setting = f"VENUE_ACCOUNTS_{self.name.upper()}"
             return VenueRejected("UNAUTHORIZED", f"{setting} has no account of {self.name} for {order.account_id}")
+        if not self._carries(order.venue_client_order_id):
+            return VenueRejected("BROKER_REJECTED", _LACKS_ROOM)
         message = NewOrder(
-            client_order_id=order.venue_client_order_id,
+            client_order_id=self._id_there(order.venue_client_order_id),
             symbol=self.names.symbol_there(order.symbol),
             side=order.side,
             type=order.type,
@@ -264,7 +270,9 @@ class Bridge:
 
         If an amend has replaced the order there, the one in its place is cancelled, as long as time remains.
         """
-        client_id, began_at, is_successor = current_id(order), self._clock.monotonic(), False
+        if not self._carries(*_ids(order)):
+            return VenueRejected("BAD_REQUEST", _LACKS_ROOM)
+        client_id, began_at, is_successor = self._id_there(current_id(order)), self._clock.monotonic(), False
         response_seconds = self._response_seconds[order.time_in_force]
         while True:
             message = CancelOrder(
@@ -275,16 +283,19 @@ class Bridge:
                 account=self.names.account(order.account_id),
                 attempted_at=self._attempted_at(order),
             )
-            outcome = await self._sent(message, _ids(order), self._wire(response_seconds, changes="message"))
+            wire = self._wire(response_seconds, changes="message")
+            outcome = await self._sent(message, map(self._id_there, _ids(order)), wire)
             elapsed_seconds = self._clock.monotonic() - began_at
             response_seconds = SEND_LIMIT.total_seconds() - CONNECT_SECONDS - elapsed_seconds
             if is_successor and outcome == VenueRejected("UNKNOWN_ORDER"):
                 # The venue has just named it: it may be open, so the cancel waits for the next attempt.
-                return Unsent("REPLACED", client_id, bytes_sent=True)
-            if not isinstance(outcome, Unsent) or outcome.code != "REPLACED" or response_seconds < CANCEL_SECONDS_MIN:
+                return Unsent("REPLACED", self._id_here(client_id), bytes_sent=True)
+            if not isinstance(outcome, Unsent) or outcome.code != "REPLACED":
                 return outcome
             assert outcome.detail is not None, "it names the order in its place"
-            client_id, is_successor = VenueClientOrderId(outcome.detail), True
+            if response_seconds < CANCEL_SECONDS_MIN:
+                return replace(outcome, detail=self._id_here(outcome.detail))
+            client_id, is_successor = outcome.detail, True
 
     async def amend(self, order: Order, amend: Amend) -> SendOutcome:
         """Amend an order under the amend's own id, on a connection of its own, also if others are reused.
@@ -293,9 +304,12 @@ class Bridge:
         """
         if self._lacks_time:
             return _LACKS_TIME
+        ids = (*_ids(order), amend.orig_client_order_id)
+        if not self._carries(amend.client_order_id, *ids):
+            return VenueRejected("BAD_REQUEST", _LACKS_ROOM)
         message = AmendOrder(
-            client_order_id=amend.client_order_id,
-            orig_client_order_id=amend.orig_client_order_id,
+            client_order_id=self._id_there(amend.client_order_id),
+            orig_client_order_id=self._id_there(amend.orig_client_order_id),
             venue_order_id=order.venue_order_id,
             symbol=self.names.symbol_there(order.symbol),
             side=order.side,
@@ -306,9 +320,8 @@ class Bridge:
             attempted_at=self._attempted_at(order),
             expires_at=self._expires_at(order),
         )
-        ids = (*_ids(order), amend.orig_client_order_id)
         wire = self._wire(self._response_seconds[order.time_in_force], is_alone=True, changes="message")
-        return await self._sent(message, ids, wire)
+        return await self._sent(message, map(self._id_there, ids), wire)
 
     async def find(self, order: OrderToFind) -> VenueOrder | None:
         """Return the order as the venue has it, or None if the venue says that it does not; raises VenueUnavailable."""
@@ -423,8 +436,9 @@ class Bridge:
             asks_by_post=self.descriptor.asks_by_post,
         )
 
-    async def _sent(self, message: Message, other_ids: Collection[str], wire: HttpWire) -> SendOutcome:
+    async def _sent(self, message: Message, other_ids: Iterable[str], wire: HttpWire) -> SendOutcome:
         """Send a message and return its outcome; the order has `other_ids` at the venue too."""
+        others = frozenset(other_ids)
         answer: Answer | None = None
         failure = ""
         try:
@@ -436,7 +450,7 @@ class Bridge:
                 self._note_defect(message, error)
         try:
             _check_ids(answer)
-            return judged(message, other_ids, answer, wire, self._clock.now(), self._rules, failure)
+            return judged(message, others, answer, wire, self._clock.now(), self._rules, failure)
         except Exception as error:  # what the adapter returned is not what the interface says
             self._note_defect(message, error)
             return Ambiguous("ADAPTER_FAILED", bounded_detail(repr(error)))
@@ -455,7 +469,8 @@ class Bridge:
             raise self._unavailable("its adapter has no answer that says so")
 
     def _note_defect(self, message: Message, error: BaseException) -> None:
-        log.error("venue_adapter_failed", venue=self.name, client_order_id=message.client_order_id, error=repr(error))
+        client_id = self._id_here(message.client_order_id)
+        log.error("venue_adapter_failed", venue=self.name, client_order_id=client_id, error=repr(error))
 
     async def _submit_next(self, order: Order, departed: asyncio.Event) -> SendOutcome:
         try:
@@ -466,8 +481,10 @@ class Bridge:
     # Lookups.
 
     def _ref(self, order: OrderToFind) -> OrderRef:
+        if not self._carries(order.client_order_id):
+            raise self._unavailable(_LACKS_ROOM)
         return OrderRef(
-            client_order_id=order.client_order_id,
+            client_order_id=self._id_there(order.client_order_id),
             symbol=None if order.symbol is None else self.names.symbol_there(order.symbol),
             side=order.side,
             venue_order_id=order.venue_order_id,
@@ -553,15 +570,26 @@ class Bridge:
     def _unavailable(self, why: str | Exception) -> VenueUnavailable:
         return VenueUnavailable(f"{self.name}: {why}")
 
+    # Client order ids, in the venue's form and in ours.
+
+    def _carries(self, *client_ids: VenueClientOrderId) -> bool:
+        return all(carries(self._id_form, each) for each in client_ids)
+
+    def _id_there(self, client_id: VenueClientOrderId) -> str:
+        return to_venue(client_id, self._id_form)
+
+    def _id_here(self, text: str) -> VenueClientOrderId:
+        return from_venue(text, self._id_form)
+
     # What the venue shows, in our terms.
 
     def _venue_order(self, found: Found, replaced: Sequence[Found] = ()) -> VenueOrder:
         legs = (*replaced, found)
-        amends = [_venue_amend(leg, leg.client_order_id) for leg in legs[1:]]
+        amends = [self._venue_amend(leg, leg.client_order_id) for leg in legs[1:]]
         if found.amended_by is not None and found.amended_by != found.client_order_id:
-            amends.append(_venue_amend(found, found.amended_by))
+            amends.append(self._venue_amend(found, found.amended_by))
         return VenueOrder(
-            venue_client_order_id=VenueClientOrderId(found.client_order_id),
+            venue_client_order_id=self._id_here(found.client_order_id),
             venue_order_id=found.venue_order_id,
             status=found.status,
             filled_qty=canonical(found.filled_qty),
@@ -575,11 +603,21 @@ class Bridge:
             amends=tuple(amends),
         )
 
+    def _venue_amend(self, leg: Found, client_id: str) -> VenueAmend:
+        """The amend with this id, which gave the order its amounts."""
+        return VenueAmend(
+            client_order_id=self._id_here(client_id),
+            replaces=client_id == leg.client_order_id,
+            qty=None if leg.qty is None else canonical(leg.qty),
+            price=None if leg.price is None else canonical(leg.price),
+            stop_price=None if leg.stop_price is None else canonical(leg.stop_price),
+        )
+
     def _execution_report(self, report: Report) -> ExecutionReport:
         return ExecutionReport(
             exec_id=report.exec_id,
             venue=self.name,
-            venue_client_order_id=VenueClientOrderId(report.client_order_id),
+            venue_client_order_id=self._id_here(report.client_order_id),
             venue_order_id=report.venue_order_id,
             status=report.status,
             last_qty=canonical(report.qty),
@@ -597,7 +635,7 @@ class Bridge:
         fill = line.fill
         return StatementFill(
             exec_id=fill.exec_id,
-            venue_client_order_id=VenueClientOrderId(line.client_order_id),
+            venue_client_order_id=self._id_here(line.client_order_id),
             venue_order_id=line.venue_order_id,
             symbol=self.names.symbol_here(line.symbol),
             side=line.side,
@@ -640,17 +678,6 @@ def _denies_or_ends(result: object) -> bool:
 
 def _ids(order: Order) -> tuple[VenueClientOrderId, ...]:
     return order.venue_client_order_id, current_id(order)
-
-
-def _venue_amend(leg: Found, client_id: str) -> VenueAmend:
-    """The amend with this id, which gave the order its amounts."""
-    return VenueAmend(
-        client_order_id=VenueClientOrderId(client_id),
-        replaces=client_id == leg.client_order_id,
-        qty=None if leg.qty is None else canonical(leg.qty),
-        price=None if leg.price is None else canonical(leg.price),
-        stop_price=None if leg.stop_price is None else canonical(leg.stop_price),
-    )
 
 
 def _venue_fill(fill: Fill) -> VenueFill:

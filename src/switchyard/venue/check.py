@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, venue_client_order_id
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, narrowed, to_venue, venue_client_order_id
 from switchyard.domain.orders.amends import Amend, current_id
 from switchyard.domain.orders.order import Order, TimeInForce
 from switchyard.domain.orders.reports import ExecutionReport
@@ -298,7 +298,8 @@ class VenueCheck:
     def _new_id(self) -> VenueClientOrderId:
         self._count += 1
         key = f"{self._clock.now().isoformat()}-{self._count}"
-        return venue_client_order_id(self._tag, self._allowed.account, "check", key, 1, OrderId(f"ord_{key}"))
+        account, form = self._allowed.account, self._venue.descriptor.id_form
+        return narrowed(venue_client_order_id(self._tag, account, "check", key, 1, OrderId(f"ord_{key}")), form)
 
     def _order(self, price: Decimal, attempted_at: datetime | None = None) -> Order:
         client_id, now = self._new_id(), attempted_at or self._clock.now()
@@ -413,7 +414,7 @@ class VenueCheck:
         return True
 
     async def _clean_up(self) -> list[str]:
-        """Cancel what may be open; returns the ids of orders that may still be."""
+        """Cancel what may be open; returns the ids, as the venue shows them, of orders that may still be."""
         open_ids = list(self._sent)
         try:
             for _ in range(CLEAN_UPS_MAX):
@@ -423,12 +424,13 @@ class VenueCheck:
                 outcomes = [await self._venue.cancel(self._sent[one]) for one in open_ids]
                 if self._venue.capabilities.lookup == "none":
                     unsure = zip(open_ids, outcomes, strict=True)
-                    return [one for one, outcome in unsure if isinstance(outcome, Unsent | Ambiguous)]
+                    open_ids = [one for one, outcome in unsure if isinstance(outcome, Unsent | Ambiguous)]
+                    break
                 if not open_ids:
                     break
         except VenueUnavailable:
             pass  # those that were open when it last answered
-        return [str(one) for one in open_ids]
+        return [to_venue(current_id(self._sent[one]), self._venue.descriptor.id_form) for one in open_ids]
 
 
 def _said(outcome: SendOutcome) -> str:

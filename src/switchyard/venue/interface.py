@@ -104,7 +104,10 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     in_process: bool = False
     """Whether the venue is in this process: a send has ended with its process, and answers need no correlation."""
     id_form: IdForm = IdForm()
-    """The form of client order ids that the venue takes."""
+    """The form of client order ids that the venue takes: the adapter is given them, and returns them, in this form.
+
+    It is a part of the orders at the venue: with another form later, they would not be found.
+    """
     members: Members = Members()
     """How the core reads answers in JSON a second time, whatever the adapter makes of them."""
     codes: Mapping[str, Meaning] = MappingProxyType({})

@@ -12,11 +12,13 @@ from typing import Final, get_args
 import msgspec
 
 from switchyard.domain.errors import SettingError
-from switchyard.domain.ids import IdForm, VenueName
+from switchyard.domain.ids import DIGEST_DIGITS_MIN, IdForm, VenueName, digest_digits
 from switchyard.ports.venue import Capabilities
 from switchyard.venue.interface import Adapter, Descriptor, Meaning
 
 GROUP: Final = "switchyard.venues"
+# The longest client order id that any known venue takes; the core itself needs 32 characters at most.
+ID_LENGTH_MAX: Final = 128
 _KIND: Final = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
@@ -98,14 +100,33 @@ def check_descriptor(descriptor: Descriptor, setting: str) -> None:
         problem = "`request_expiry` needs an acceptance window"
     elif capabilities.amend == "cancel_replace" and capabilities.execution_ids == "order":
         problem = "`cancel_replace` needs execution ids that are unique at least within a symbol"
-    elif descriptor.id_form != IdForm():
-        problem = "client order ids have 32 letters and digits; another form is not supported yet"
+    elif form_problem := _form_problem(descriptor.id_form):
+        problem = f"its `id_form` {form_problem}"
     elif unknown := sorted({str(meaning) for meaning in descriptor.codes.values()} - set(get_args(Meaning))):
         problem = f"{unknown[0]!r} is no meaning of a code; allowed: {', '.join(get_args(Meaning))}"
     elif "429" in descriptor.codes and descriptor.codes["429"] not in ("throttled", "busy"):
         problem = "429 is never final"
     if problem is not None:
         raise SettingError(setting, f"the descriptor of {descriptor.kind}: {problem}")
+
+
+def _form_problem(form: IdForm) -> str | None:
+    """Why client order ids cannot have this form; None if they can."""
+    if form.is_uuid:
+        return None
+    characters = form.alphabet + form.prefix
+    if not form.alphabet or not characters.isascii() or not characters.isprintable() or " " in characters:
+        return "needs an alphabet and a prefix of printable ASCII characters, without spaces"
+    if not form.length_max <= ID_LENGTH_MAX:
+        return f"is longer than {ID_LENGTH_MAX} characters"
+    if set(form.alphabet) <= set("0123456789") and form.prefix[:1] in ("", "0"):
+        return "has digits only, and a venue may drop leading zeros: give it a prefix such as 1"
+    if digest_digits(form) < DIGEST_DIGITS_MIN:
+        return (
+            f"has no room for the {4 * DIGEST_DIGITS_MIN} bits of an order's digest, next to the installation's tag "
+            "and a generation: allow more characters, or a larger alphabet"
+        )
+    return None
 
 
 DEDUPE_ORDER: Final = ("none", "while_open", "ttl", "permanent")

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from switchyard.domain.errors import SettingError
-from switchyard.domain.ids import AccountId
+from switchyard.domain.ids import (
+    AccountId,
+    IdForm,
+    OrderId,
+    VenueClientOrderId,
+    carries,
+    from_venue,
+    narrowed,
+    tag_of,
+    to_venue,
+    venue_client_order_id,
+)
 from switchyard.domain.market.health import VenueState
 from switchyard.domain.values import plain
 from switchyard.entrypoints.cli import output
@@ -31,6 +42,10 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 KindArgument = Annotated[str, typer.Argument(metavar="KIND", help="As in VENUE_URL_<VENUE>: http, paper, …")]
+
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A client order id, of ours or of the venue.")]
+EXAMPLE_ID = venue_client_order_id("abcd", AccountId("example"), "orders", "key", 0, OrderId(""))
 
 
 def register(parent: typer.Typer) -> None:
@@ -77,6 +92,17 @@ def list_kinds(as_json: JsonOption = False) -> None:
 @app.command()
 def describe(kind: KindArgument, as_json: JsonOption = False) -> None:
     """Describe a kind of venue: what it guarantees, what follows for an order in doubt, and the sources."""
+    descriptor, source = _descriptor(kind)
+    if as_json:
+        output.print_json(descriptor)
+        return
+    console = output.console()
+    for line in [*described(descriptor, source), *_tried(kind)]:
+        console.print(line, markup=False, highlight=False)
+
+
+def _descriptor(kind: str) -> tuple[Descriptor, str]:
+    """The descriptor of an installed kind, and its distribution; raises SettingError."""
     from switchyard.bootstrap.capabilities import known_kinds
 
     known = known_kinds()
@@ -85,12 +111,21 @@ def describe(kind: KindArgument, as_json: JsonOption = False) -> None:
     descriptor, source = known[kind]
     if isinstance(descriptor, SettingError):
         raise descriptor
-    if as_json:
-        output.print_json(descriptor)
-        return
-    console = output.console()
-    for line in [*described(descriptor, source), *_tried(kind)]:
-        console.print(line, markup=False, highlight=False)
+    return descriptor, source
+
+
+@app.command("id")
+def translate(kind: KindArgument, client_id: IdArgument) -> None:
+    """Print a client order id of ours as the venue shows it; or, of one that the venue shows, ours."""
+    descriptor = _descriptor(kind)[0]
+    ours = VenueClientOrderId(client_id)
+    if tag_of(ours) is None:
+        shown: str = from_venue(client_id, descriptor.id_form)
+    elif not carries(descriptor.id_form, ours):
+        raise SettingError("ID", f"{kind} has no room for {client_id}: it was made for another venue")
+    else:
+        shown = to_venue(ours, descriptor.id_form)
+    typer.echo(shown)
 
 
 def _tried(kind: str) -> list[str]:
@@ -207,7 +242,7 @@ def described(descriptor: Descriptor, source: str) -> list[str]:
             "settings such as VENUE_DEDUPE_, VENUE_LOOKUP_ and VENUE_WINDOW_SEC_. If none held, this would follow:",
             "",
         ]
-    lines += [f"- {sentence}" for sentence in _guarantees(descriptor.capabilities)]
+    lines += [f"- {sentence}" for sentence in (*_guarantees(descriptor.capabilities), _ids(descriptor.id_form))]
     lines += ["", "An order whose send had an unclear outcome:", f"- {_doubt(descriptor)}"]
     for title, is_secret, setting in (("Options", False, "VENUE_OPTIONS_"), ("Secrets", True, "VENUE_SECRETS_")):
         options = [option for option in descriptor.options if option.is_secret == is_secret]
@@ -265,6 +300,14 @@ def _guarantees(found: Capabilities) -> list[str]:
     if found.cancel_all:
         sentences.append("All open orders can be cancelled with one request.")
     return sentences
+
+
+def _ids(form: IdForm) -> str:
+    """The form of its client order ids, with an example."""
+    example = to_venue(narrowed(EXAMPLE_ID, form), form)
+    if form.is_uuid:
+        return f"Client order ids are UUIDs, such as {example}."
+    return f"Client order ids have at most {form.length_max} characters, such as {example}."
 
 
 def _doubt(descriptor: Descriptor) -> str:

@@ -8,13 +8,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 import structlog
 
 from switchyard.domain.errors import OutcomeUnknown, Unavailable
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import WHOLE, IdForm, VenueName, carries, digest_digits, narrowest
 from switchyard.domain.journal.changes import Change, Cursor
 from switchyard.domain.journal.facts import RouteFact
 from switchyard.domain.market.health import BreakerState, HealthRecord
@@ -308,14 +309,19 @@ class VenueChoice:
         health: HealthBoard,
         fees_percent: Mapping[VenueName, Decimal | None],
         kinds: Mapping[VenueName, OrderKinds],
+        id_forms: Mapping[VenueName, IdForm] = MappingProxyType({}),
     ) -> None:
-        """`fees_percent`: of each venue, none where the instrument's own applies; `kinds`: the orders that it takes."""
+        """`fees_percent`: of each venue, none where the instrument's own applies; `kinds`: the orders that it takes;
+        `id_forms`: of its client order ids.
+        """
         self._router = router
         self._quotes = quotes
         self._catalogue = catalogue
         self._health = health
         self._fees_percent = fees_percent
         self._kinds = kinds
+        self._id_forms = id_forms
+        self._narrows = digest_digits(narrowest(id_forms.values())) < digest_digits(WHOLE)
 
     def may_leave(self, venue: VenueName) -> bool:
         """Whether the route of some symbol names the venue and another one."""
@@ -324,6 +330,13 @@ class VenueChoice:
     def route_of(self, symbol: str) -> Route:
         """The symbol's route."""
         return self._router.route_for(symbol)
+
+    def id_form(self, symbol: str, venue: VenueName) -> IdForm:
+        """The form to which the client order id of a new order is narrowed: every venue of its route can carry it."""
+        if not self._narrows:
+            return WHOLE
+        names = {venue, *self.route_of(symbol).venues}
+        return narrowest(self._id_forms[name] for name in names if name in self._id_forms)
 
     def among(self, order: OrderRequest | Order, route: Route, problem: Problem | None = None) -> RouteFact:
         """The venues of the route, the best first."""
@@ -355,7 +368,12 @@ class VenueChoice:
         """What the venue lacks for an order of this kind, in words; such an order must not go there."""
         kinds = self._kinds.get(venue)
         found = None if kinds is None else lacking(kinds, order)
-        return None if found is None else f"it has no {found.value}"
+        if found is not None:
+            return f"it has no {found.value}"
+        form = self._id_forms.get(venue)
+        if isinstance(order, Order) and form is not None and not carries(form, order.venue_client_order_id):
+            return "its form of client order ids has no room for the order's"  # made for another route
+        return None
 
     def _candidate(self, venue: VenueName, symbol: str, fee_percent: Decimal, problem: str | None) -> Candidate:
         record, own_fee = self._health.record(venue), self._fees_percent.get(venue)

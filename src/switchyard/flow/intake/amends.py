@@ -5,7 +5,7 @@ where nothing of the order was ever sent. Calls no venue: a worker sends the ame
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -23,7 +23,15 @@ from switchyard.domain.errors import (
     RiskRejected,
     VersionMismatch,
 )
-from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, amend_client_order_id
+from switchyard.domain.ids import (
+    WHOLE,
+    AccountId,
+    IdForm,
+    OrderId,
+    VenueClientOrderId,
+    VenueName,
+    amend_client_order_id,
+)
 from switchyard.domain.journal.changes import Change, Committed
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.orders.amends import (
@@ -106,9 +114,10 @@ class AmendService:
         tag: str,
         key_ttl: timedelta,
         resolution: timedelta,
+        id_form: Callable[[str, VenueName], IdForm] = lambda _symbol, _venue: WHOLE,
         may_be_lost: MayBeLost = never_lost,
     ) -> None:
-        """`resolution`: how long an equal request without a key counts as a repeat."""
+        """`resolution`: how long an equal request without a key counts as a repeat; `id_form`: as in `VenueChoice`."""
         self._may_be_lost = may_be_lost
         self._catalogue = catalogue
         self._quotes = quotes
@@ -122,6 +131,7 @@ class AmendService:
         self._duplicates = duplicates
         self._capabilities = capabilities
         self._tag = tag
+        self._id_form = id_form
         self._key_ttl = key_ttl
         self._resolution = resolution
 
@@ -215,7 +225,7 @@ class AmendService:
             raise NotAmendable("an order that closes a position cannot become larger: close the rest of it instead")
         reserve = self._judged(order, qty, request, price, stop_price)
         amend = Amend(
-            client_order_id=amend_client_order_id(self._tag, order.venue_client_order_id, known.operation, known.key),
+            client_order_id=self._client_order_id(order, known),
             orig_client_order_id=last_id(state),
             qty=qty,
             price=price,
@@ -309,9 +319,13 @@ class AmendService:
 
     def _adopted(self, state: OrderState, known: _Key) -> OutboxRow | None:
         """The amend that the request made before a restore lost its key, if the venue has shown it since."""
-        client_id = amend_client_order_id(self._tag, state.order.venue_client_order_id, known.operation, known.key)
+        client_id = self._client_order_id(state.order, known)
         own = (row for row in amend_rows(state) if row.venue_client_order_id == client_id)
         return next((row for row in own if not amend_of(row).key), None)
+
+    def _client_order_id(self, order: Order, known: _Key) -> VenueClientOrderId:
+        form = self._id_form(order.symbol, order.venue)
+        return amend_client_order_id(self._tag, order.venue_client_order_id, known.operation, known.key, form)
 
     def _repeat(self, account: AccountId, order: Order, row: OutboxRow) -> Amendment:
         self._duplicates.count_duplicate(account, amend_of(row).key, order.order_id)

@@ -26,6 +26,7 @@ from switchyard.domain.errors import (
 from switchyard.domain.ids import (
     ULID_RANDOM_BITS,
     AccountId,
+    IdForm,
     OrderId,
     VenueClientOrderId,
     order_id,
@@ -477,6 +478,7 @@ class OrderIntake:
         context, now = claim.context, request.created_at
         account, time_in_force = context.account_id, context.order.time_in_force
         generation, version = 0, 1
+        id_form = self._choice.id_form(context.order.symbol, context.venue)
         entry: KeyEntry | None = None
         previous: KeyEntry | None = None
         for _ in range(ATTEMPTS_MAX):
@@ -499,7 +501,7 @@ class OrderIntake:
                     account=account,
                     order_id=new_id,
                     venue=context.venue,
-                    venue_client_order_id=self._client_order_id(request, generation, new_id),
+                    venue_client_order_id=self._client_order_id(request, generation, new_id, id_form),
                     key=entry,
                     quote=context.quote,
                     now=now,
@@ -523,11 +525,12 @@ class OrderIntake:
                 if not await rules.may_reuse_key(request, existing):
                     return Placement(existing.order_id, existing, replayed=True)
                 # After a restore, an order of the key may have a later id than its own.
-                generation = await self._first_free_generation(request, existing.generation + 1)
+                generation = await self._first_free_generation(request, existing.generation + 1, id_form)
                 version, previous = existing.version + 1, existing
             elif request.key:
                 # The key's row was removed, but the client order ids of its earlier orders are taken for good.
-                generation, version = await self._first_free_generation(request, generation + 1), 1
+                # Or the id is that of another key, with an equal part of the digest.
+                generation, version = await self._first_free_generation(request, generation + 1, id_form), 1
             now = self._clock.now()
         raise JournalUnavailable(f"the order was not written in {ATTEMPTS_MAX} attempts: repeat the request")
 
@@ -550,14 +553,16 @@ class OrderIntake:
             return None
         return Placement(entry.order_id, entry, replayed=True)
 
-    def _client_order_id(self, request: IdempotentRequest, generation: int, new_id: OrderId) -> VenueClientOrderId:
+    def _client_order_id(
+        self, request: IdempotentRequest, generation: int, new_id: OrderId, form: IdForm
+    ) -> VenueClientOrderId:
         operation, key = (request.operation, request.key) if request.key else ("", None)
-        return venue_client_order_id(self._tag, request.account_id, operation, key, generation, new_id)
+        return venue_client_order_id(self._tag, request.account_id, operation, key, generation, new_id, form)
 
-    async def _first_free_generation(self, request: IdempotentRequest, first: int) -> int:
+    async def _first_free_generation(self, request: IdempotentRequest, first: int, form: IdForm) -> int:
         for start in range(first, GENERATIONS_MAX, GENERATIONS_PAGE):
             ids = {
-                self._client_order_id(request, number, OrderId("")): number
+                self._client_order_id(request, number, OrderId(""), form): number
                 for number in range(start, start + GENERATIONS_PAGE)
             }
             free = set(ids) - set(await self._journal.load_by_client_order_id(list(ids)))

@@ -1,6 +1,7 @@
 """Keys of a history that a restore has lost: their orders may be at a venue under the same client order ids.
 
-They may be at any venue of their route, or under a later id of their key. The venues' reports and open orders show most
+They may be at any venue of their route, under a later id of their key, or under an id that was narrowed for another
+route (`domain.ids.narrowed`): the settings may have changed since. The venues' reports and open orders show most
 of them before the first send. An order that has ended and whose report was lost shows only in a lookup, so the venues
 are asked before the first send, and again before an order in doubt is called absent. If the answers prove nothing, the
 order is in doubt and is not sent. Asks venues.
@@ -8,9 +9,21 @@ order is in doubt and is not sent. Asks venues.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from switchyard.domain.ids import VenueClientOrderId, VenueName, other_generations
+from switchyard.domain.ids import (
+    IdForm,
+    VenueClientOrderId,
+    VenueName,
+    carries,
+    digest_digits,
+    generation_of,
+    narrowed,
+    other_generations,
+    tag_of,
+    venue_client_order_id,
+)
 from switchyard.domain.orders.keys import DERIVED_CLOSE, DERIVED_ORDER, DO_ORDER
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OutboxRow, is_first_attempt
@@ -51,12 +64,19 @@ class LostKeys:
         venues: Mapping[VenueName, Venue],
         venues_of: Callable[[str], Sequence[VenueName]] = _no_others,
         is_read: Callable[[VenueName], bool] = _always,
+        id_forms: Mapping[VenueName, IdForm] = MappingProxyType({}),
     ) -> None:
-        """`venues_of`: the venues that a symbol may go to; `is_read`: whether no lost request can arrive at one."""
+        """`venues_of`: the venues that a symbol may go to; `is_read`: whether no lost request can arrive at one;
+        `id_forms`: the forms of client order ids that routes of the lost history may have had.
+        """
         self.history = history
         self._venues = venues
         self._venues_of = venues_of
         self._is_read = is_read
+        self._id_forms = id_forms
+        widest_first = sorted(id_forms.values(), key=digest_digits, reverse=True)
+        # One form for each length of digests; with one length, no id was ever narrowed in another way.
+        self._lengths = list({digest_digits(form): form for form in widest_first}.values())
 
     def must_ask(self, order: Order, row: OutboxRow) -> bool:
         """Whether a venue must be asked, or another one of the route read, before the order's first send."""
@@ -124,7 +144,7 @@ class LostKeys:
                 raise VenueUnavailable(f"{venue} was not read yet")
         if (found := await self._first_of(order, others)) is not None:
             return found
-        for venue in [*self._others(order), *([order.venue] if order.operation in _REUSING else [])]:
+        for venue in [*self._others(order), *([order.venue] if self._has_other_ids(order) else [])]:
             if not self._proves_absence(venue):
                 raise VenueUnavailable(f"{venue} cannot prove that it lacks the order")
         return None
@@ -149,9 +169,9 @@ class LostKeys:
         """Whether a second copy of the order does no harm, or the venues prove that they do not have the first one.
 
         A lookup of open orders never proves that: the order may have been filled. A venue recognises the order's own
-        id, and not the later ids of a key that is used again soon.
+        id, and not the later ids of a key that is used again soon, or one that was narrowed for another route.
         """
-        is_recognised = self._venues[order.venue].capabilities.dedupe == "permanent" and order.operation not in _REUSING
+        is_recognised = self._venues[order.venue].capabilities.dedupe == "permanent" and not self._has_other_ids(order)
         asked = self._others(order) if is_recognised else [order.venue, *self._others(order)]
         return all(map(self._proves_absence, asked))
 
@@ -170,12 +190,32 @@ class LostKeys:
         """Each venue that can be asked with each id; `with_own`: the order's own id at its own venue as well."""
         own_id = order.venue_client_order_id
         count = GENERATIONS_ASKED if order.operation in _REUSING else 0
-        ids = [own_id, *reversed(other_generations(own_id, count))]
+        firsts = [own_id, *self._narrowed_otherwise(order)]
+        latest = [client_id for first in firsts for client_id in reversed(other_generations(first, count))]
+        ids = [*firsts, *latest]
         able = [
             venue for venue in venues if venue in self._venues and self._venues[venue].capabilities.lookup != "none"
         ]
-        pairs = [(venue, client_id) for client_id in ids for venue in able]
+        pairs = [(venue, client_id) for client_id in ids for venue in able if self._carries(venue, client_id)]
         return [pair for pair in pairs if with_own or pair != (order.venue, own_id)]
+
+    def _has_other_ids(self, order: Order) -> bool:
+        """Whether the lost history may have sent the order under another id than its own."""
+        return order.operation in _REUSING or bool(self._narrowed_otherwise(order))
+
+    def _narrowed_otherwise(self, order: Order) -> list[VenueClientOrderId]:
+        """The ids that the order has if its route is, or was, another one."""
+        own_id, tag = order.venue_client_order_id, tag_of(order.venue_client_order_id)
+        if len(self._lengths) < 2 or tag is None or order.operation is None:
+            return []
+        whole = venue_client_order_id(
+            tag, order.account_id, order.operation, order.idempotency_key, generation_of(own_id), order.order_id
+        )
+        return [one for form in self._lengths if (one := narrowed(whole, form)) != own_id]
+
+    def _carries(self, venue: VenueName, client_id: VenueClientOrderId) -> bool:
+        form = self._id_forms.get(venue)
+        return form is None or carries(form, client_id)
 
 
 def is_stray(due: Due) -> bool:
