@@ -16,7 +16,7 @@ from switchyard.bootstrap.databases import Database, lookup_decides, open_databa
 from switchyard.bootstrap.gateway import Caches, Services, start_gateway
 from switchyard.bootstrap.pdca import PdcaOffice, Rechecks, start_dispatch, start_pdca, start_rechecks_without_books
 from switchyard.bootstrap.readers import start_audit, start_head, start_lease, start_relay, start_streams
-from switchyard.bootstrap.venues import clock_offset_of, open_quotes, open_venues, venue_kinds, venue_states
+from switchyard.bootstrap.venues import clock_offset_of, open_quotes, open_venues, taken_orders, venue_states
 from switchyard.bootstrap.worker import start_worker
 from switchyard.domain.errors import SettingError, SwitchyardError
 from switchyard.domain.ids import OrderId, VenueName
@@ -171,7 +171,7 @@ class Engine:
             catalogue=core.catalogue,
             health=core.health,
             fees_percent={venue.name: venue.fee_percent for venue in settings.venues},
-            kinds=venue_kinds(settings),
+            taken=taken_orders(settings),
         )
         self._role = role
         self._rechecks: Rechecks | None = None

@@ -20,7 +20,7 @@ from switchyard.domain.journal.facts import RouteFact
 from switchyard.domain.market.health import BreakerState, HealthRecord
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.market.routing import Candidate, Route, Router, Wanted, preferred, ranked
-from switchyard.domain.orders.order import Order, OrderKinds, OrderRequest, lacking
+from switchyard.domain.orders.order import Order, OrderRequest, TakenOrders, lacking
 from switchyard.domain.orders.reasons import bounded_detail
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.ports.clock import Clock
@@ -307,15 +307,15 @@ class VenueChoice:
         catalogue: Catalogue,
         health: HealthBoard,
         fees_percent: Mapping[VenueName, Decimal | None],
-        kinds: Mapping[VenueName, OrderKinds],
+        taken: Mapping[VenueName, TakenOrders],
     ) -> None:
-        """`fees_percent`: of each venue, none where the instrument's own applies; `kinds`: the orders that it takes."""
+        """`fees_percent`: of each venue, none where the instrument's own applies; `taken`: the orders that it takes."""
         self._router = router
         self._quotes = quotes
         self._catalogue = catalogue
         self._health = health
         self._fees_percent = fees_percent
-        self._kinds = kinds
+        self._taken = taken
 
     def may_leave(self, venue: VenueName) -> bool:
         """Whether the route of some symbol names the venue and another one."""
@@ -353,8 +353,8 @@ class VenueChoice:
 
     def _lacking(self, venue: VenueName, order: OrderRequest | Order) -> str | None:
         """What the venue lacks for an order of this kind, in words; such an order must not go there."""
-        kinds = self._kinds.get(venue)
-        found = None if kinds is None else lacking(kinds, order)
+        taken = self._taken.get(venue)
+        found = None if taken is None else lacking(taken, order)
         return None if found is None else f"it has no {found.value}"
 
     def _candidate(self, venue: VenueName, symbol: str, fee_percent: Decimal, problem: str | None) -> Candidate:
