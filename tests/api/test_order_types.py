@@ -1,5 +1,6 @@
-"""Stop and DAY orders over HTTP and the SDK; a venue that does not have them gets none."""
+"""Orders that only some venues have, over HTTP and the SDK; a venue that does not have them gets none."""
 
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from switchyard.client import ApiError, place_order_with_idempotency
+from switchyard.domain.errors import InvalidField
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.threaded_client import make_client
 
@@ -70,3 +72,89 @@ async def test_equal_content_needs_an_equal_stop_price(embedded: RunningGateway)
     first, again, other = await place(100), await place(100.0), await place("100.001")
     assert (first.success, again.orderId) == (True, first.orderId)
     assert (other.success, other.orderId == first.orderId) == (True, False)
+
+
+END = "2099-12-31T17:00:00Z"
+WISHES: dict[str, dict[str, Any]] = {
+    "postOnly": {"postOnly": True},
+    "reduceOnly": {"reduceOnly": True},
+    "displayQty": {"displayQty": 100},
+    "timeInForce GTD": {"timeInForce": "GTD", "expireAt": END},
+}
+
+
+@pytest.mark.parametrize("wish", WISHES)
+async def test_a_venue_that_lacks_a_member_of_an_order_gets_no_such_order(tmp_path: Path, wish: str) -> None:
+    async with running_gateway(tmp_path, **BROKER) as gateway:
+        first = await gateway.place("key", type="LIMIT", price=150, **WISHES[wish])
+        assert (first.status, first.json["reason"]) == (422, "UNSUPPORTED_BY_VENUE")
+        assert first.json["detail"].startswith(f"sim does not take {wish}"), first.json
+        assert first.json["detail"].endswith("_SIM)"), first.json
+        assert (await gateway.order(first.json["orderId"]))["status"] == "REJECTED"
+        plain = await gateway.place(type="LIMIT", price=150)
+        assert plain.status == 202
+        shown = await gateway.order(plain.json["orderId"])
+        assert {"postOnly", "reduceOnly", "displayQty", "expiresAt"}.isdisjoint(shown)
+
+
+async def test_a_venue_that_declares_them_takes_them_and_the_order_shows_them(tmp_path: Path) -> None:
+    declared = {
+        "VENUE_POST_ONLY_SIM": "true",
+        "VENUE_REDUCE_ONLY_SIM": "true",
+        "VENUE_DISPLAY_QTY_SIM": "true",
+        "VENUE_TIMES_IN_FORCE_SIM": "GTC,GTD",
+    }
+    every = {name: value for wish in WISHES.values() for name, value in wish.items()}
+    async with running_gateway(tmp_path, **BROKER, **declared) as gateway:
+        placed = await gateway.place("key", type="LIMIT", price=150, **every)
+        again = await gateway.place("key", type="LIMIT", price=150, **every | {"expireAt": "2100-01-01T02:00:00+09:00"})
+        assert (placed.status, again.json["orderId"]) == (202, placed.json["orderId"])
+        shown = await gateway.order(placed.json["orderId"])
+        members = {name: shown[name] for name in ("postOnly", "reduceOnly", "displayQty", "timeInForce", "expiresAt")}
+        assert members == {
+            "postOnly": True, "reduceOnly": True, "displayQty": 100, "timeInForce": "GTD", "expiresAt": END,
+        }  # fmt: skip
+        smaller = await gateway.request(
+            "PATCH", f"/orders/{shown['orderId']}", body={"qty": 99}, headers={"Idempotency-Key": "amend"}
+        )
+        assert (smaller.status, smaller.json["field"]) == (422, "qty")
+        assert "displayQty, which is 100" in smaller.json["message"]
+
+
+async def test_the_end_of_a_gtd_order_must_be_in_the_future_but_a_repeat_keeps_its_order(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path) as gateway:
+        order: dict[str, Any] = {"type": "LIMIT", "price": 1, "timeInForce": "GTD"}
+        past = await gateway.place("past", **order, expireAt="2020-01-01T00:00:00Z")
+        assert (past.status, past.json["reason"], past.json["field"]) == (422, "VALIDATION_ERROR", "expireAt")
+        assert (await gateway.place("past", **order, expireAt=END)).status == 202  # nothing was stored under the key
+        soon = (datetime.now(UTC) + timedelta(seconds=1.5)).isoformat()
+        first = await gateway.place("soon", **order, expireAt=soon)
+        ended = await gateway.until_status(first.json["orderId"], "EXPIRED")
+        assert (first.status, ended["reason"]) == (202, "GTD_ENDED")
+        again = await gateway.place("soon", **order, expireAt=soon)
+        assert (again.status, again.json["orderId"]) == (202, first.json["orderId"])
+        query = {"symbol": "USDJPY", "side": "BUY", "qty": 1000, **order, "expireAt": soon}
+        dry = await gateway.request("POST", "/orders?dryRun=true", body=query)
+        assert (dry.status, dry.json["field"]) == (422, "expireAt")
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_the_sdk_places_post_only_and_gtd_orders(embedded: RunningGateway, kind: str) -> None:
+    end = datetime(2099, 12, 31, 17, tzinfo=UTC)
+    async with make_client(kind, embedded.url, embedded.token("demo")) as client:
+        placed = await client.place(
+            "USDJPY", "BUY", 1000, limit_price=1, time_in_force="GTD", expire_at=end, post_only=True
+        )
+        shown = await client.order(placed.order_id)
+        assert (shown.time_in_force, shown.expires_at, shown.post_only) == ("GTD", end, True)
+        assert (await embedded.until_status(placed.order_id, "WORKING"))["postOnly"] is True
+        crossing = await client.place("USDJPY", "BUY", 1000, limit_price=1000, post_only=True)
+        rejected = await embedded.until_status(crossing.order_id, "REJECTED")
+        assert rejected["reason"] == "POST_ONLY_WOULD_TRADE"
+        with pytest.raises(ApiError, match="displayQty"):
+            await client.place("USDJPY", "BUY", 1000, limit_price=1, display_qty=100)
+        with pytest.raises(ApiError, match="displayQty: 1001 is more than qty"):
+            await client.dry_run("USDJPY", "BUY", 1000, limit_price=1, reduce_only=True, display_qty=1001)
+        with pytest.raises(InvalidField, match="offset"):
+            naive = end.replace(tzinfo=None)
+            await client.place("USDJPY", "BUY", 1, limit_price=1, time_in_force="GTD", expire_at=naive)

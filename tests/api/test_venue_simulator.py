@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from switchyard.domain.orders.order import ALL_KINDS
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.ports.venue import Accepted, Capabilities
 from switchyard.venue.bridge import Bridge
+from tests.support.polling import until
 from tests.support.process import run_command
 from tests.support.venue_orders import an_order, bare, by_id, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
@@ -423,3 +425,25 @@ async def test_open_orders_come_in_pages(tmp_path: Path) -> None:
         assert sorted(order.venue_client_order_id for order in found) == sorted(
             f"order-{n}" for n in range(1001) if n != 7
         )
+
+
+async def test_a_post_only_order_rests_and_a_gtd_order_ends_also_after_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        crossing = a_body("crossing", type="LIMIT", time_in_force="GTC", limit_price=1000, post_only=True)
+        status, response = await post_order(simulator, crossing, "crossing")
+        assert (status, response["error"]) == (400, "POST_ONLY_WOULD_TRADE")
+        end = datetime.now(UTC) + timedelta(seconds=2)
+        resting = a_body(
+            "resting", type="LIMIT", time_in_force="GTD", limit_price=1, post_only=True, good_till=end.isoformat()
+        )
+        assert (await post_order(simulator, resting, "resting"))[1]["status"] == "accepted"
+        simulator.kill()
+        await simulator.start()
+
+        async def has_ended() -> bool:
+            return bool((await get(simulator, "/orders/resting"))[1]["status"] == "expired")
+
+        await until(has_ended, lambda: "it is still open")
+        iceberg = a_body("iceberg", type="LIMIT", time_in_force="GTC", limit_price=1, display_qty=100)
+        status, response = await post_order(simulator, iceberg, "iceberg")
+        assert (status, response["error"]) == (400, "UNSUPPORTED")

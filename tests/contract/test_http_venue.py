@@ -17,7 +17,7 @@ from switchyard.adapters.venues.http.adapter import http_venue
 from switchyard.adapters.venues.wire import OrderResponse, Report, encode
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders.amends import Amend
-from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.order import ALL_KINDS, Order
 from switchyard.ports.venue import (
     SEND_LIMIT,
     Accepted,
@@ -208,7 +208,7 @@ async def test_a_response_that_trickles_in_times_out() -> None:
 
 
 def test_an_ioc_order_has_half_the_response_time_of_the_others() -> None:
-    assert dict(RESPONSE_SECONDS) == {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0}
+    assert dict(RESPONSE_SECONDS) == {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0, "GTD": 5.0}
 
 
 async def test_each_time_in_force_has_its_own_response_time() -> None:
@@ -394,6 +394,45 @@ async def test_only_a_close_to_a_broker_that_has_reduce_only_orders_carries_the_
             assert isinstance(await venue.submit(order), Accepted)
             await venue.close()
         assert server.posted[0].get("reduce_only", "absent") == (True if is_flagged else "absent")
+
+
+async def test_a_request_carries_what_the_order_asks_for_and_nothing_else() -> None:
+    end = datetime(2030, 1, 31, 17, tzinfo=UTC)
+    capabilities = Capabilities(
+        dedupe="permanent", lookup="all", kinds=ALL_KINDS, post_only=True, reduce_only=True, display_qty=True
+    )
+    wishes = {"post_only": True, "reduce_only": True, "display_qty": 10, "good_till": "2030-01-31T17:00:00Z"}
+    asks_all = replace(
+        ORDER,
+        type="LIMIT",
+        price=Decimal(150),
+        time_in_force="GTD",
+        expires_at=end,
+        post_only=True,
+        display_qty=Decimal(10),
+        venue_reduce_only=True,
+    )
+    of_the_day = replace(ORDER, time_in_force="DAY", expires_at=end)
+    for order, expected in ((asks_all, wishes), (ORDER, {}), (of_the_day, {})):
+        async with scripted_server(reply(200, order_response())) as server:
+            venue = http_venue(VenueName("broker"), url=server.url, capabilities=capabilities, clock=ManualClock())
+            await venue.start()
+            await venue.submit(order)
+            await venue.close()
+        assert {name: value for name, value in server.posted[0].items() if name in wishes} == expected
+
+
+@pytest.mark.parametrize(
+    "wish", [{"post_only": True}, {"display_qty": Decimal(1)}, {"venue_reduce_only": True}, {"time_in_force": "GTD"}]
+)
+async def test_an_order_that_asks_for_what_the_venue_lacks_is_never_sent(wish: dict[str, Any]) -> None:
+    async with scripted_server() as server:
+        capabilities = Capabilities(dedupe="permanent", lookup="all")
+        venue = http_venue(VenueName("broker"), url=server.url, capabilities=capabilities, clock=ManualClock())
+        await venue.start()
+        outcome = await venue.submit(replace(ORDER, **wish))
+        await venue.close()
+        assert (outcome, server.posted) == (VenueRejected("BROKER_REJECTED", "UNSUPPORTED_BY_VENUE"), [])
 
 
 async def test_the_request_carries_the_id_the_trace_and_exact_amounts() -> None:

@@ -71,8 +71,23 @@ async def test_a_filled_notional_is_exact(journal: Journal) -> None:
         {"client_order_id": "Bestellung №1", "strategy": "Ünïcode"},
         {"stop_price": Decimal("1.5"), "type": "STOP_LIMIT"},
         {"time_in_force": "DAY", "expires_at": START + timedelta(hours=7)},
+        {"time_in_force": "GTD", "expires_at": START + timedelta(hours=7, microseconds=1)},
+        {"post_only": True},
+        {"reduce_only": True},
+        {"display_qty": Decimal("0.00000001")},
     ],
-    ids=["without a price", "tags", "no tags", "labels", "stop price", "day"],
+    ids=[
+        "without a price",
+        "tags",
+        "no tags",
+        "labels",
+        "stop price",
+        "day",
+        "gtd",
+        "post only",
+        "reduce only",
+        "iceberg",
+    ],
 )
 @pytest.mark.parametrize("now", [START, START + timedelta(microseconds=70)], ids=["whole second", "fraction"])
 async def test_a_new_order_comes_back_as_it_was_written(

@@ -107,6 +107,21 @@ def story() -> list[Change]:
         now=NOW,
         violation=Violation("RISK_MAX_QTY", "qty 2 is above 1"),
     )
+    wished = decisions.accept(
+        checked(
+            LIMIT
+            | {"postOnly": True, "reduceOnly": True, "displayQty": 1}
+            | {"timeInForce": "GTD", "expireAt": "2025-03-31T17:00:00Z"}
+        ),
+        account=ACCOUNT,
+        order_id=ORDER_ID,
+        venue=VENUE,
+        venue_client_order_id=client_id,
+        key=None,
+        quote=None,
+        now=NOW,
+        expires_at=datetime(2025, 3, 31, 17, tzinfo=UTC),
+    )
     moved = decisions.reroute(_after(accepted), VenueName("other"), "5 faults in a row, the last: BROKER_DOWN", NOW)
     sending = decisions.begin_attempt(_after(accepted), accepted.outbox[0], WorkerId("worker-1"), NOW)
     sent = decisions.record_sent(_after(sending), sending.outbox[0], "sim-42", NOW)
@@ -176,6 +191,7 @@ def story() -> list[Change]:
         Change(events=(events.event("EpochOpened", events.SYSTEM_ACCOUNT, None, opened),)),
         result,
         bare,
+        wished,
         moved,
         rejected,
         amending,

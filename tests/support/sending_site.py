@@ -61,7 +61,7 @@ def a_choice(health: HealthBoard, clock: VirtualClock, metrics: Metrics) -> Venu
     """Either venue can take the orders of the other one."""
     quotes = QuoteBoard(clock, metrics, age_max=timedelta(seconds=5))
     router = Router(Route(VENUES), {})
-    return VenueChoice(router, quotes, catalogue=Catalogue(), health=health, fees_percent={}, kinds={})
+    return VenueChoice(router, quotes, catalogue=Catalogue(), health=health, fees_percent={}, taken={})
 
 
 class Worker:

@@ -49,5 +49,5 @@ class GatewayServices:
             metrics=metrics,
             window=AdmissionWindow(forecast, venues, clock, metrics),
             kills=ActiveKills(database.kills, metrics),
-            choice=VenueChoice(router, quotes, catalogue=catalogue, health=HealthBoard(), fees_percent={}, kinds={}),
+            choice=VenueChoice(router, quotes, catalogue=catalogue, health=HealthBoard(), fees_percent={}, taken={}),
         )

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -29,8 +30,9 @@ def an_order(
     price: str | Decimal | None = None,
     stop: str | Decimal | None = None,
     accepted_at: datetime = MOMENT,
+    **wishes: Any,
 ) -> Order:
-    """A LIMIT GTC order if it has a price, else a MARKET IOC order."""
+    """A LIMIT GTC order if it has a price, else a MARKET IOC order; `wishes` are fields that only some orders have."""
     return Order(
         order_id=OrderId(f"ord_{client_id}"),
         account_id=AccountId("acct"),
@@ -54,6 +56,7 @@ def an_order(
         accepted_at=accepted_at,
         updated_at=MOMENT,
         version=1,
+        **wishes,
     )
 
 

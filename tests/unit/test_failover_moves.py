@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.adapters.memory.cache import MemoryBuckets
 from switchyard.adapters.memory.venue import FixedQuotes
@@ -17,7 +18,8 @@ from switchyard.domain import decisions
 from switchyard.domain.ids import WHOLE, AccountId, IdForm, KillId, OrderId, VenueName, WorkerId, venue_client_order_id
 from switchyard.domain.market.instruments import DEFAULT_INSTRUMENTS, Catalogue
 from switchyard.domain.market.routing import Route, Router
-from switchyard.domain.orders.order import Order
+from switchyard.domain.orders.order import ALL_KINDS, Order
+from switchyard.domain.risk.claims import Terms
 from switchyard.domain.risk.kills import Kill
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import Wake
@@ -41,12 +43,13 @@ from switchyard.ports.venue import (
 )
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import an_accept
-from tests.support.memory.clock import ManualClock
+from tests.support.memory.clock import START, ManualClock
 from tests.support.memory.database import MemoryDatabase
 from tests.support.sequencing import running_sequencer
 
 ONE, TWO = VenueName("one"), VenueName("two")
 OWN = WorkerId("own")
+NOTHING: Mapping[VenueName, Capabilities] = {}
 
 
 class LoggingVenue:
@@ -79,6 +82,7 @@ class Site:
         restored: bool = False,
         per_second: int | None = None,
         id_forms: Mapping[VenueName, IdForm] = MappingProxyType({}),
+        taken: Mapping[VenueName, Capabilities] = NOTHING,
     ) -> None:
         self.clock, self.metrics = ManualClock(), Metrics()
         self.database = MemoryDatabase(self.clock)
@@ -105,7 +109,7 @@ class Site:
             catalogue=catalogue,
             health=self.health,
             fees_percent={},
-            kinds={},
+            taken=taken,
             id_forms=id_forms,
         )
         restored_at = self.clock.now() if restored else None
@@ -177,6 +181,39 @@ async def test_waiting_orders_leave_a_venue_that_hangs_and_keep_their_order() ->
     assert site.order(first).venue == TWO
     labels: dict[str, str] = {"from_venue": ONE, "to_venue": TWO}
     assert site.metrics.registry.get_sample_value("venue_failovers_total", labels) == 2
+
+
+PLAIN = Capabilities(dedupe="permanent", lookup="all")
+WISHES: list[tuple[dict[str, Any], Capabilities]] = [
+    ({"post_only": True}, replace(PLAIN, post_only=True)),
+    ({"display_qty": Decimal(100)}, replace(PLAIN, display_qty=True)),
+    ({"reduce_only": True}, replace(PLAIN, reduce_only=True)),
+    ({"time_in_force": "GTD", "expires_at": START + timedelta(days=1)}, replace(PLAIN, kinds=ALL_KINDS)),
+]
+
+
+@pytest.mark.parametrize(("wish", "enough"), WISHES)
+async def test_an_order_moves_only_to_a_venue_that_has_what_it_asks_for(
+    wish: dict[str, Any], enough: Capabilities
+) -> None:
+    for taken, venue in (({TWO: PLAIN}, ONE), ({TWO: enough}, TWO)):
+        site = Site(taken=taken)
+        order_id = await site.accept(**wish)
+        site.down()
+
+        await site.turn()
+
+        assert site.order(order_id).venue == venue, taken
+
+
+async def test_a_close_moves_to_a_venue_without_reduce_only_orders() -> None:
+    site = Site(taken={TWO: PLAIN})
+    order_id = await site.accept(terms=Terms(reducing=True, reduce_only=True))
+    site.down()
+
+    await site.turn()
+
+    assert site.order(order_id).venue == TWO
 
 
 @pytest.mark.parametrize("outcome", [Ambiguous("NETWORK_TIMEOUT"), Unsent("RATE_LIMITED", bytes_sent=True)])

@@ -134,11 +134,12 @@ def test_parts_of_a_fill_are_on_the_step_and_add_up(units: int, places: int, par
     ],
 )
 def test_an_invalid_order_is_rejected(order: Order, reason: str | None) -> None:
-    assert rejection(order, USDJPY, RULES) == reason
+    assert rejection(order, USDJPY, QUOTE, RULES) == reason
 
 
 def test_with_reject_all_a_valid_order_is_rejected() -> None:
-    assert rejection(an_order("one"), USDJPY, Rules(venue=VenueName("sim"), reject_all=True)) == "REJECTED_BY_VENUE"
+    rules = Rules(venue=VenueName("sim"), reject_all=True)
+    assert rejection(an_order("one"), USDJPY, QUOTE, rules) == "REJECTED_BY_VENUE"
 
 
 def resting(number: int, side: Side, price: str, symbol: str = "USDJPY") -> PaperOrder:

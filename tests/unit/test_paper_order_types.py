@@ -18,9 +18,11 @@ from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.journal.facts import Quote
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.market.quotes import is_triggered
+from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.order import Side
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.values import ZERO
+from switchyard.ports.venue import Accepted, VenueRejected
 from tests.support.venue_orders import MOMENT, an_order
 
 USDJPY = Catalogue().find("USDJPY")
@@ -168,6 +170,77 @@ def test_a_day_order_expires_at_the_end_of_its_session(terms: dict[str, Any], re
     [report] = exchange.move(quoted("1", "1.1"), restart=restart)
     assert (report.status, report.reason, report.last_qty) == ("EXPIRED", "DAY_ENDED", ZERO)
     assert exchange.move(quoted("1", "1.1"), restart=restart) == []
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_gtd_order_expires_at_its_own_time(restart: bool) -> None:
+    exchange, end = Exchange(), MOMENT + timedelta(days=3)
+    exchange.submit("one", time_in_force="GTD", price="140", expires_at=end)
+    assert exchange.move(OPEN, seconds=(end - MOMENT).total_seconds() - 1) == []
+    [report] = exchange.move(quoted("1", "1.1"), restart=restart)
+    assert (report.status, report.reason, report.last_qty) == ("EXPIRED", "GTD_ENDED", ZERO)
+
+
+def test_a_gtd_order_rests_with_what_is_not_filled_and_one_that_has_ended_is_not_filled() -> None:
+    exchange = Exchange(displayed="400")
+    order: dict[str, Any] = {"price": "151", "time_in_force": "GTD"}
+    first = exchange.submit("one", **order, expires_at=MOMENT + timedelta(hours=1))
+    assert shown(first) == [("one", "PARTIALLY_FILLED", None)]
+    late = exchange.submit("late", **order, expires_at=MOMENT)
+    assert shown(late) == [("late", "EXPIRED", "GTD_ENDED")]
+
+
+@pytest.mark.parametrize(
+    ("side", "price", "rests"),
+    [("BUY", "150.01", False), ("BUY", "150", True), ("SELL", "149.99", False), ("SELL", "150", True)],
+)
+def test_a_post_only_order_never_trades_when_it_arrives(side: Side, price: str, rests: bool) -> None:
+    settlement = Exchange()._settlement()
+    order = an_order("one", side=side, price=price, post_only=True)
+    outcome = settlement.submit(order, USDJPY, OPEN)
+    assert isinstance(outcome, Accepted) == rests
+    if not rests:
+        assert outcome == VenueRejected("BROKER_REJECTED", "POST_ONLY_WOULD_TRADE")
+        # A repeat is answered as the first time, also when the market has moved away.
+        assert settlement.submit(order, USDJPY, quoted("100", "300")) == outcome
+    assert settlement.reports == []
+
+
+def test_a_post_only_order_is_filled_when_the_market_comes_to_it() -> None:
+    exchange = Exchange()
+    assert exchange.submit("one", price="149", post_only=True) == []
+    assert shown(exchange.move(quoted("148.9", "149"), restart=True)) == [("one", "FILLED", None)]
+
+
+def test_an_amend_does_not_make_a_post_only_order_trade() -> None:
+    exchange = Exchange()
+    exchange.submit("one", price="149", post_only=True)
+    amend = Amend(
+        client_order_id=VenueClientOrderId("amend"),
+        orig_client_order_id=VenueClientOrderId("one"),
+        qty=Decimal(1000),
+        price=Decimal("150.01"),
+    )
+    settlement = exchange._settlement()
+    outcome = settlement.amend(amend, VenueClientOrderId("one"), USDJPY, OPEN)
+    assert outcome == VenueRejected("BROKER_REJECTED", "POST_ONLY_WOULD_TRADE")
+    near = msgspec.structs.replace(amend, price=Decimal(150))
+    assert isinstance(settlement.amend(near, VenueClientOrderId("one"), USDJPY, OPEN), Accepted)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "reason"),
+    [
+        ({"display_qty": Decimal(10)}, "UNSUPPORTED"),
+        ({"venue_reduce_only": True}, "UNSUPPORTED"),
+        ({"time_in_force": "GTD"}, "INVALID_TIME_IN_FORCE"),
+        ({"time_in_force": "IOC", "post_only": True}, "INVALID_POST_ONLY"),
+        ({"reduce_only": True}, None),  # a close: the exchange knows no positions, and our own check is enough
+    ],
+)
+def test_what_the_exchange_does_not_have_it_rejects(wishes: dict[str, Any], reason: str | None) -> None:
+    outcome = Exchange()._settlement().submit(an_order("one", price="140", **wishes), USDJPY, OPEN)
+    assert getattr(outcome, "detail", None) == reason
 
 
 def test_a_day_order_that_arrives_after_its_session_expires_at_once() -> None:

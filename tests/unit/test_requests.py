@@ -1,5 +1,6 @@
 """The checks of `POST /orders`, of idempotency keys and of ids."""
 
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +20,20 @@ GOOD: dict[str, Any] = {"symbol": "USDJPY", "side": "BUY", "type": "LIMIT", "qty
 def taken(**changes: Any) -> OrderRequest:
     body = {name: value for name, value in {**GOOD, **changes}.items() if value != "absent"}
     return checked(order_request(body), Catalogue())
+
+
+def test_members_that_only_some_venues_have_are_taken() -> None:
+    order = taken(
+        timeInForce="GTD",
+        expireAt="2030-01-01T09:00:00+09:00",
+        postOnly=True,
+        reduceOnly=True,
+        displayQty=Decimal("100.0"),
+    )
+    assert order.expire_at == datetime(2030, 1, 1, tzinfo=UTC)
+    assert (order.post_only, order.reduce_only, str(order.display_qty)) == (True, True, "100")
+    stop = taken(type="STOP_LIMIT", stopPrice=150, displayQty=1000, timeInForce="GTD", expireAt="2030-01-01T00:00:00Z")
+    assert (stop.display_qty, stop.post_only) == (Decimal(1000), False)
 
 
 def test_defaults_are_filled_in_by_type() -> None:
@@ -48,7 +63,24 @@ def test_defaults_are_filled_in_by_type() -> None:
         ({"symbol": "A\u0000B"}, "symbol"),
         ({"symbol": 5}, "symbol"),
         ({"stopPrice": 5}, "stopPrice"),
-        ({"timeInForce": "GTD"}, "timeInForce"),
+        ({"timeInForce": "GFA"}, "timeInForce"),
+        ({"timeInForce": "GTD"}, "expireAt"),
+        ({"expireAt": "2030-01-01T00:00:00Z"}, "expireAt"),
+        ({"timeInForce": "DAY", "expireAt": "2030-01-01T00:00:00Z"}, "expireAt"),
+        ({"timeInForce": "GTD", "expireAt": "2030-01-01T00:00:00"}, "expireAt"),  # without an offset
+        ({"timeInForce": "GTD", "expireAt": "tomorrow"}, "expireAt"),
+        ({"timeInForce": "GTD", "expireAt": 1893456000}, "expireAt"),
+        ({"postOnly": 1}, "postOnly"),
+        ({"postOnly": True, "type": "MARKET", "price": "absent"}, "postOnly"),
+        ({"postOnly": True, "type": "STOP_LIMIT", "stopPrice": 150}, "postOnly"),
+        ({"postOnly": True, "timeInForce": "IOC"}, "postOnly"),
+        ({"reduceOnly": "yes"}, "reduceOnly"),
+        ({"displayQty": 0}, "displayQty"),
+        ({"displayQty": "100"}, "displayQty"),
+        ({"displayQty": Decimal("0.5")}, "displayQty"),  # off the step
+        ({"displayQty": 1001}, "displayQty"),
+        ({"displayQty": 100, "timeInForce": "FOK"}, "displayQty"),
+        ({"displayQty": 100, "type": "MARKET", "price": "absent"}, "displayQty"),
         ({"tags": ["x"] * 17}, "tags"),
         ({"tags": [""]}, "tags"),
         ({"tags": [5]}, "tags"),

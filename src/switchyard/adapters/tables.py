@@ -80,6 +80,9 @@ ORDERS = Table(
         "multiplier",
         "expires_at",
         "reduce_only",
+        "post_only",
+        "display_qty",
+        "venue_reduce_only",
     ),
 )
 OUTBOX_ORDERS = Table(

@@ -31,7 +31,7 @@ from switchyard.bootstrap.databases import (
 from switchyard.bootstrap.engine import Engine, Office, Role, running_engine
 from switchyard.bootstrap.gateway import PdcaLimits, PdcaRateName, Services
 from switchyard.bootstrap.pdca import PdcaOffice, carry_out_recheck, open_pdca_store, restricting
-from switchyard.bootstrap.venues import venue_kinds
+from switchyard.bootstrap.venues import taken_orders
 
 __all__ = [
     "BackOffice",
@@ -68,8 +68,8 @@ __all__ = [
     "running_backoffice",
     "running_engine",
     "sqlite_path",
+    "taken_orders",
     "upgrade_database",
     "upgrade_if_new",
-    "venue_kinds",
     "verify_books",
 ]

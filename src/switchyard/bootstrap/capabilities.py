@@ -40,7 +40,7 @@ _LOCAL: Final[Mapping[str, Descriptor]] = {
     "paper": Descriptor(
         kind="paper",
         title="The paper exchange in this process",
-        capabilities=replace(_IN_PROCESS, kinds=ALL_KINDS),
+        capabilities=replace(_IN_PROCESS, kinds=ALL_KINDS, post_only=True),
         in_process=True,
     ),
     "http": DESCRIPTOR,
@@ -88,6 +88,8 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         request_expiry=settings.request_expiry,
         cancel_all=settings.cancel_all,
         reduce_only=settings.reduce_only,
+        post_only=settings.post_only,
+        display_qty=settings.display_qty,
         execution_ids=settings.exec_id_scope,
         amend=settings.amend,
         kinds=OrderKinds(types=settings.order_types, times_in_force=settings.times_in_force),
@@ -103,6 +105,8 @@ _STRENGTHS: Final[Mapping[str, Sequence[object]]] = {
     "request_expiry": (False, True),
     "cancel_all": (False, True),
     "reduce_only": (False, True),
+    "post_only": (False, True),
+    "display_qty": (False, True),
 }
 _FIELD: Final = {"exec_id_scope": "execution_ids"}
 

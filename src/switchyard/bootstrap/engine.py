@@ -20,8 +20,8 @@ from switchyard.bootstrap.venues import (
     clock_offset_of,
     open_quotes,
     open_venues,
+    taken_orders,
     venue_id_forms,
-    venue_kinds,
     venue_states,
 )
 from switchyard.bootstrap.worker import start_worker
@@ -178,7 +178,7 @@ class Engine:
             catalogue=core.catalogue,
             health=core.health,
             fees_percent={venue.name: venue.fee_percent for venue in settings.venues},
-            kinds=venue_kinds(settings),
+            taken=taken_orders(settings),
             id_forms=venue_id_forms(settings),
         )
         self._role = role

@@ -10,7 +10,7 @@ from switchyard.adapters.memory.cache import MemoryBuckets, MemoryCache, MemoryR
 from switchyard.bootstrap.capabilities import declared_capabilities
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database
-from switchyard.bootstrap.venues import venue_kinds
+from switchyard.bootstrap.venues import taken_orders
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.orders.keys import DERIVED_CLOSE, DERIVED_ORDER
 from switchyard.domain.risk.checks import RiskLimits, checks_of
@@ -180,7 +180,7 @@ class Services:
         may_be_lost = LostHistory(restored_at, key_ttl, capabilities, clock).may_have_sent
         key_cache = KeyCache(caches.cache, caches.ttl, journal)
         self.limits = LimitClaims(settings.risk.stateful, database.journal)
-        risk = PreTradeRisk(checks_of(settings.risk, venue_kinds(settings)), metrics)
+        risk = PreTradeRisk(checks_of(settings.risk, taken_orders(settings)), metrics)
         rate = OrderRate(caches.order_rate)
         duplicates = _duplicate_watch(settings, clock, metrics)
         intake = OrderIntake(

@@ -31,7 +31,7 @@ from switchyard.bootstrap.core import Core
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import IdForm, VenueName
 from switchyard.domain.market.health import HealthRecord, SendState, VenueState
-from switchyard.domain.orders.order import OrderKinds
+from switchyard.domain.orders.order import TakenOrders
 from switchyard.flow.executions.strays import ProblemCode, VenueGate
 from switchyard.flow.health.venues import HealthBoard
 from switchyard.flow.quotes import PolledQuotes
@@ -190,9 +190,9 @@ def credentials_of(settings: VenueSettings) -> dict[str, str]:
     return headers
 
 
-def venue_kinds(settings: Settings) -> dict[VenueName, OrderKinds]:
+def taken_orders(settings: Settings) -> dict[VenueName, TakenOrders]:
     """Which orders each venue takes."""
-    return {venue.name: declared_capabilities(venue).kinds for venue in settings.venues}
+    return {venue.name: declared_capabilities(venue) for venue in settings.venues}
 
 
 def venue_id_forms(settings: Settings) -> dict[VenueName, IdForm]:

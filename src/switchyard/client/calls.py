@@ -28,6 +28,7 @@ from switchyard.client.wire import (
     read,
 )
 from switchyard.domain.accounts.views import AccountView, ExposureView
+from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.journal.events import encode
 from switchyard.domain.market.health import VenueState
@@ -113,6 +114,10 @@ def place(
     client_order_id: str | None = None,
     strategy: str | None = None,
     tags: Sequence[str] = (),
+    post_only: bool = False,
+    reduce_only: bool = False,
+    display_qty: ExactAmount | None = None,
+    expire_at: datetime | None = None,
     idempotency_key: str | None = None,
 ) -> Call[Acknowledgement]:
     """Place an order; without a limit price it is a market order. With a stop price it waits for that price first.
@@ -125,9 +130,24 @@ def place(
     If the outcome is still unknown, the error carries the key in `idempotency_key`: call `place` again with that key.
     To be safe against a crash of the calling process, generate and store the key before the call.
 
-    Amounts are exact: pass `int`, `str` or `Decimal`. A float raises InvalidField.
+    Amounts are exact: pass `int`, `str` or `Decimal`. A float raises InvalidField. `expire_at` belongs to the time in
+    force GTD and needs an offset. What the venue lacks of the last four members is rejected, never imitated.
     """
-    request = _order_request(symbol, side, qty, limit_price, stop_price, time_in_force, client_order_id, strategy, tags)
+    request = _order_request(
+        symbol,
+        side,
+        qty,
+        limit_price,
+        stop_price,
+        time_in_force,
+        client_order_id,
+        strategy,
+        tags,
+        post_only,
+        reduce_only,
+        display_qty,
+        expire_at,
+    )
     key = new_key() if idempotency_key is None else checked_key(idempotency_key)
 
     return Call(
@@ -150,9 +170,27 @@ def dry_run(
     client_order_id: str | None = None,
     strategy: str | None = None,
     tags: Sequence[str] = (),
+    post_only: bool = False,
+    reduce_only: bool = False,
+    display_qty: ExactAmount | None = None,
+    expire_at: datetime | None = None,
 ) -> Call[DryRun]:
     """Return what every pre-trade check says about an order, without placing it; the arguments are those of `place`."""
-    request = _order_request(symbol, side, qty, limit_price, stop_price, time_in_force, client_order_id, strategy, tags)
+    request = _order_request(
+        symbol,
+        side,
+        qty,
+        limit_price,
+        stop_price,
+        time_in_force,
+        client_order_id,
+        strategy,
+        tags,
+        post_only,
+        reduce_only,
+        display_qty,
+        expire_at,
+    )
     return Call(
         method="POST",
         path="/orders?dryRun=true",
@@ -475,7 +513,13 @@ def _order_request(
     client_order_id: str | None,
     strategy: str | None,
     tags: Sequence[str],
+    post_only: bool,
+    reduce_only: bool,
+    display_qty: ExactAmount | None,
+    expire_at: datetime | None,
 ) -> OrderRequest:
+    if expire_at is not None and expire_at.utcoffset() is None:
+        raise InvalidField("expire_at", f"needs an offset, such as that of UTC: {expire_at.isoformat()} has none")
     return OrderRequest(
         symbol=symbol,
         side=side,
@@ -487,6 +531,10 @@ def _order_request(
         client_order_id=client_order_id,
         strategy=strategy,
         tags=tuple(tags),
+        post_only=post_only,
+        reduce_only=reduce_only,
+        display_qty=_exact(display_qty, "display_qty"),
+        expire_at=expire_at,
     )
 
 

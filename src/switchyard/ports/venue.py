@@ -72,8 +72,13 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     reduce_only: bool = False
     """Whether the venue itself sees to it that an order with the flag only reduces the position under our credentials.
 
-    An order that closes a position is sent with the flag then. Otherwise only our own check at acceptance holds.
+    An order that closes a position is sent with the flag then. Otherwise only our own check at acceptance holds for it,
+    and an order whose client asks for reduce-only is rejected when it arrives.
     """
+    post_only: bool = False
+    """Whether the venue itself rejects or cancels a post-only order that would trade when it arrives."""
+    display_qty: bool = False
+    """Whether the venue has iceberg orders, of which it shows only a part to the market."""
 
     @property
     def proves_absence(self) -> bool:
@@ -85,8 +90,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def supports(capabilities: Capabilities, order: Order | OrderRequest) -> bool:
-    """Whether the venue has the order's type and time in force; an order must not go to a venue that has not."""
-    return lacking(capabilities.kinds, order) is None
+    """Whether the venue has what the order asks for; an order must not go to a venue that has not."""
+    return lacking(capabilities, order) is None
 
 
 class Accepted(msgspec.Struct, frozen=True):

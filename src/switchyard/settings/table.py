@@ -211,6 +211,8 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     cancel_all: bool
     amend: Literal["in_place", "cancel_replace", "none"]
     reduce_only: bool
+    post_only: bool
+    display_qty: bool
     dedupe_ttl: timedelta
     hop_hold: timedelta
     final_errors: frozenset[tuple[int, str | None]]
@@ -289,8 +291,15 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "or `none` (amends are rejected with 422). Only if it rejects an amend that does not name the order's last id, "
             "and finds an order by the id of its last amend."),
     Setting("VENUE_REDUCE_ONLY_", "reduce_only", "false", parse.flag,
-            "Broker: whether it has reduce-only orders. `true` adds `reduce_only` to orders that close a position. The "
-            "broker then looks at the position under its credentials: set it only if that is the position of one account."),
+            "Broker: whether it has reduce-only orders. `true` adds `reduce_only` to orders that close a position or ask for "
+            "`reduceOnly`; without it, the latter are rejected with `UNSUPPORTED_BY_VENUE`. The broker then looks at the "
+            "position under its credentials: set it only if that is the position of one account."),
+    Setting("VENUE_POST_ONLY_", "post_only", "false", parse.flag,
+            "Broker: whether it rejects or cancels an order with `post_only` that would trade when it arrives. Without it, "
+            "orders with `postOnly` are rejected with `UNSUPPORTED_BY_VENUE`."),
+    Setting("VENUE_DISPLAY_QTY_", "display_qty", "false", parse.flag,
+            "Broker: whether it has iceberg orders, of which it shows `display_qty` to the market. Without it, orders with "
+            "`displayQty` are rejected with `UNSUPPORTED_BY_VENUE`."),
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
             "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
             "`expires_at` to every order: the time of the attempt on the broker's clock plus `VENUE_WINDOW_SEC_`."),
@@ -317,8 +326,8 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "Broker: the order types that it has itself: `LIMIT`, `MARKET`, `STOP`, `STOP_LIMIT`, separated by commas. An "
             "order of another type is rejected with `UNSUPPORTED_BY_VENUE`. The paper exchange has all of them."),
     Setting("VENUE_TIMES_IN_FORCE_", "times_in_force", "IOC,FOK,GTC", parse.words(*TIMES_IN_FORCE),
-            "Broker: the times in force that it has itself: `IOC`, `FOK`, `GTC`, `DAY`, separated by commas. An order with "
-            "another one is rejected with `UNSUPPORTED_BY_VENUE`. The paper exchange has all of them."),
+            "Broker: the times in force that it has itself: `IOC`, `FOK`, `GTC`, `DAY`, `GTD`, separated by commas. An order "
+            "with another one is rejected with `UNSUPPORTED_BY_VENUE`. The paper exchange has all of them."),
     Setting("VENUE_SWEEP_SEC_", "sweep", "30", parse.seconds(0, 86_400),
             "Seconds between two comparisons of the open orders with those of the venue, which find fills whose report "
             "was lost. `0`: no comparison."),

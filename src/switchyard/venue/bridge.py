@@ -78,7 +78,7 @@ _T = TypeVar("_T")
 
 # From the first byte sent to the last byte read, by time in force. An IOC order is useless after its send deadline.
 RESPONSE_SECONDS: Final[Mapping[TimeInForce, float]] = MappingProxyType(
-    {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0}
+    {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0, "GTD": 5.0}
 )
 # As many connections as a worker has send slots by default (OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM). Spare ones are
 # enough for two orders at once after a quiet time, and for a claimed batch under load.
@@ -109,6 +109,11 @@ _ANSWERS: Final[Mapping[Meaning, type | tuple[type, ...]]] = MappingProxyType(
 )
 
 _Members = list[tuple[str, object]]
+
+
+def _good_till(order: Order) -> datetime | None:
+    """When the venue ends a GTD order; a DAY order ends with the venue's own trading day."""
+    return order.expires_at if order.time_in_force == "GTD" else None
 
 
 class VenueNames:
@@ -237,7 +242,10 @@ class Bridge:
             qty=order.qty,
             price=order.price,
             stop_price=order.stop_price,
-            reduce_only=order.reduce_only and self.capabilities.reduce_only,
+            reduce_only=self._is_reduce_only(order),
+            post_only=order.post_only,
+            display_qty=order.display_qty,
+            good_till=_good_till(order),
             account=self.names.account(order.account_id),
             attempted_at=self._attempted_at(order),
             expires_at=self._expires_at(order),
@@ -316,6 +324,10 @@ class Bridge:
             qty=amend.qty,
             price=amend.price,
             stop_price=amend.stop_price,
+            reduce_only=self._is_reduce_only(order),
+            post_only=order.post_only,
+            display_qty=order.display_qty,
+            good_till=_good_till(order),
             account=self.names.account(order.account_id),
             attempted_at=self._attempted_at(order),
             expires_at=self._expires_at(order),
@@ -408,6 +420,10 @@ class Bridge:
         Never a time that is still to come, which the clock of the process that accepted the order may have given to it.
         """
         return min(order.updated_at, self._clock.now()) + self.time.skew
+
+    def _is_reduce_only(self, order: Order) -> bool:
+        """Whether the venue is told that the order may only reduce the position: it cannot tell a close by itself."""
+        return order.is_reduce_only and self.capabilities.reduce_only
 
     def _expires_at(self, order: Order) -> datetime | None:
         window = self.capabilities.acceptance_window

@@ -140,6 +140,12 @@ class NewOrder(msgspec.Struct, frozen=True, kw_only=True):
     stop_price: Decimal | None = None
     reduce_only: bool = False
     """Set only if the descriptor has `reduce_only`."""
+    post_only: bool = False
+    """The venue must reject or cancel the order if it would trade at once. Set only with the capability `post_only`."""
+    display_qty: Decimal | None = None
+    """The part of the quantity that the venue shows to the market. Set only with the capability `display_qty`."""
+    good_till: datetime | None = None
+    """With the time in force GTD, and then always: when the venue must end the order; `expires_at` is the request's."""
     account: str | None = None
     """The venue's name of the account; None if accounts are not mapped."""
     attempted_at: datetime
@@ -176,6 +182,11 @@ class AmendOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The new total quantity, including what is filled."""
     price: Decimal | None = None
     stop_price: Decimal | None = None
+    reduce_only: bool = False
+    """This and the next three: as in the order, for a venue that wants them repeated."""
+    post_only: bool = False
+    display_qty: Decimal | None = None
+    good_till: datetime | None = None
     account: str | None = None
     attempted_at: datetime
     expires_at: datetime | None = None

@@ -52,7 +52,7 @@ class Plain:
     """First versions that have the usual value in every column that most rows do not use.
 
     The program writes these values itself. Each value that it reads from the JSON costs it more than a thousand
-    instructions, and an order has 36 columns.
+    instructions, and an order has 39 columns.
     """
 
     def __init__(self, table: Table, usual: Mapping[str, tuple[Any, str]]) -> None:
@@ -96,6 +96,9 @@ _PLAIN_ORDERS = Plain(
         "amend_reserve_price": _NONE,
         "leg_client_order_id": _NONE,
         "leg_end": _NONE,
+        "post_only": (False, "0"),
+        "display_qty": _NONE,
+        "venue_reduce_only": (False, "0"),
     },
 )
 _PLAIN_OUTBOX = Plain(

@@ -29,6 +29,7 @@ _ORDER_AMOUNTS = (
     "reserve_price",
     "amend_qty",
     "amend_reserve_price",
+    "display_qty",
 )
 
 
@@ -77,7 +78,7 @@ def order(row: Sequence[Any]) -> Order:
     for name in ("requested_at", "expires_at"):
         if values[name] is not None:
             values[name] = datetime.fromisoformat(values[name])
-    for name in ("reducing", "reduce_only"):
+    for name in ("reducing", "reduce_only", "post_only", "venue_reduce_only"):
         values[name] = bool(values[name])
     return Order(**values)
 

@@ -91,6 +91,12 @@ class PlaceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The account at the broker; sent only if accounts are mapped (`VENUE_ACCOUNTS_`)."""
     reduce_only: bool | msgspec.UnsetType = msgspec.UNSET
     """The order may only reduce the position at the broker; sent with `true`, and only if the broker supports it."""
+    post_only: bool | msgspec.UnsetType = msgspec.UNSET
+    """The broker rejects or cancels the order if it would trade at once; sent as `reduce_only` is."""
+    display_qty: Decimal | msgspec.UnsetType = msgspec.UNSET
+    """The part of the quantity that the broker shows to the market; sent only if the broker supports it."""
+    good_till: datetime | msgspec.UnsetType = msgspec.UNSET
+    """With `time_in_force` `GTD`, and then always: when the broker ends the order, which is then `expired`."""
 
 
 class AmendOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -276,8 +276,8 @@ def accept(
 
     With a violation the order is rejected instead, in the same form: it keeps its key, so that every repeat gets the
     same answer, and has no outbox row (ADR 18). `terms` say what an accepted order reserves while it is open, `claim`
-    the limits that its commit has to keep (ADR 22), `expires_at` when the trading day of a DAY order ends, `route` how
-    its venue was chosen, where there was a choice.
+    the limits that its commit has to keep (ADR 22), `expires_at` when a DAY or GTD order ends, `route` how its venue
+    was chosen, where there was a choice.
     """
     assert request.time_in_force is not None, "the request was not checked"
     # By place: for more than 15 keywords Python builds a dictionary, which takes four times the instructions.
@@ -314,6 +314,9 @@ def accept(
         terms is not None and terms.reducing,
         expires_at,
         terms is not None and terms.reduce_only,
+        post_only=request.post_only,
+        display_qty=request.display_qty,
+        venue_reduce_only=request.reduce_only,
     )
     fact = AcceptedFact(
         order=accepted_order(order),

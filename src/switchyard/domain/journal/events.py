@@ -152,6 +152,7 @@ def accepted_order(order: Order) -> AcceptedOrder:
     )
     # Apart, because for more than 15 keywords Python builds a dictionary; most orders have none of these.
     is_plain = order.trace_id is None and order.requested_at is None and order.expires_at is None
+    is_plain = is_plain and not order.post_only and order.display_qty is None and not order.venue_reduce_only
     if is_plain and not order.reducing and not order.reduce_only:
         return accepted
     return replace(
@@ -161,6 +162,9 @@ def accepted_order(order: Order) -> AcceptedOrder:
         reducing=order.reducing,
         expires_at=order.expires_at,
         reduce_only=order.reduce_only,
+        post_only=order.post_only,
+        display_qty=order.display_qty,
+        venue_reduce_only=order.venue_reduce_only,
     )
 
 

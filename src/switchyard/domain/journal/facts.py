@@ -54,8 +54,13 @@ class AcceptedOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     """Absent where it is the price, and where no market was known."""
     reducing: bool = False
     expires_at: datetime | None = None
-    """Of a DAY order: the end of its trading day."""
+    """Of a DAY order the end of its trading day, of a GTD order when the venue ends it."""
     reduce_only: bool = False
+    """Whether it was placed to close a position."""
+    post_only: bool = False
+    display_qty: Decimal | None = None
+    venue_reduce_only: bool = False
+    """Whether its client asked for a reduce-only order."""
 
 
 class TermsFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -98,6 +98,9 @@ def accepted(account: AccountId, order_id: OrderId, fact: AcceptedFact) -> Order
         reducing=shown.reducing,
         expires_at=shown.expires_at,
         reduce_only=shown.reduce_only,
+        post_only=shown.post_only,
+        display_qty=shown.display_qty,
+        venue_reduce_only=shown.venue_reduce_only,
     )
 
 

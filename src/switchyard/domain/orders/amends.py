@@ -13,7 +13,7 @@ from switchyard.domain.market.instruments import Catalogue, check_multiple
 from switchyard.domain.orders.keys import KeyResult
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import SETTLED, OrderState, OutboxRow
-from switchyard.domain.values import digest, positive_amount
+from switchyard.domain.values import digest, plain, positive_amount
 
 # Every row of an order is loaded with it: more would slow down each of its reports.
 AMENDS_MAX: Final = 100
@@ -201,4 +201,9 @@ def checked_amend(request: AmendRequest, order: Order, catalogue: Catalogue) -> 
         if value is not None:
             amount = amounts[name] = positive_amount(value, field)
             check_multiple(amount, step, field, instrument)
+    qty, shown = amounts["qty"], order.display_qty
+    if qty is not None and shown is not None and qty < shown:
+        raise InvalidField(
+            "qty", f"{plain(qty)} is less than displayQty, which is {plain(shown)}: cancel the order instead"
+        )
     return AmendRequest(**amounts)

@@ -167,6 +167,7 @@ _TIMES_IN_FORCE: Final[Mapping[TimeInForce, str]] = {
     "FOK": "fill or kill",
     "GTC": "good till cancelled",
     "DAY": "good for the day",
+    "GTD": "good till a date",
 }
 _OPERATIONS: Final[Mapping[str, str]] = {
     PLACE_ORDER: "POST /orders with the idempotency key {key}",
@@ -193,8 +194,15 @@ def terms(order: Order) -> str:
     price = "at the market" if order.price is None else f"at {plain(order.price)} or better"
     stop = "" if order.stop_price is None else f", triggered at {plain(order.stop_price)}"
     in_force = _TIMES_IN_FORCE[order.time_in_force]
-    reduce_only = ", to close a position" if order.reduce_only else ""
-    return f"{order.side} {plain(order.qty)} {order.symbol} {price}{stop}, {in_force}{reduce_only}"
+    if order.time_in_force == "GTD" and order.expires_at is not None:
+        in_force += f" ({order.expires_at.isoformat().replace('+00:00', 'Z')})"
+    wishes = [
+        *(["to close a position"] if order.reduce_only else []),
+        *(["reduce only"] if order.venue_reduce_only else []),
+        *(["post only"] if order.post_only else []),
+        *([] if order.display_qty is None else [f"{plain(order.display_qty)} of it shown"]),
+    ]
+    return ", ".join((f"{order.side} {plain(order.qty)} {order.symbol} {price}{stop}", in_force, *wishes))
 
 
 def amounts(order: Order, amend: Amend) -> str:

@@ -3,9 +3,9 @@
 Pure.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal, Protocol, get_args
 
 import msgspec
 
@@ -22,13 +22,14 @@ from switchyard.domain.values import (
     canonical,
     check_label,
     check_strategy,
+    plain,
     positive_amount,
     struct_digest,
 )
 
 Side = Literal["BUY", "SELL"]
 OrderType = Literal["LIMIT", "MARKET", "STOP", "STOP_LIMIT"]
-TimeInForce = Literal["IOC", "FOK", "GTC", "DAY"]
+TimeInForce = Literal["IOC", "FOK", "GTC", "DAY", "GTD"]
 
 ORDER_TYPES: Final[tuple[OrderType, ...]] = get_args(OrderType)
 TIMES_IN_FORCE: Final[tuple[TimeInForce, ...]] = get_args(TimeInForce)
@@ -36,7 +37,7 @@ LIMITED: Final[frozenset[OrderType]] = frozenset({"LIMIT", "STOP_LIMIT"})
 """The types with a limit price."""
 STOPS: Final[frozenset[OrderType]] = frozenset({"STOP", "STOP_LIMIT"})
 """The types that wait at the venue until the market reaches their stop price."""
-RESTING: Final[frozenset[TimeInForce]] = frozenset({"GTC", "DAY"})
+RESTING: Final[frozenset[TimeInForce]] = frozenset({"GTC", "DAY", "GTD"})
 """The times in force of an order that may rest at the venue."""
 
 TAGS_MAX = 16
@@ -57,6 +58,14 @@ class OrderRequest(
     client_order_id: str | None = None
     strategy: str | None = None
     tags: tuple[str, ...] = ()
+    post_only: bool = False
+    """The order must not trade when it arrives: the venue rejects or cancels it instead."""
+    reduce_only: bool = False
+    """The venue must see to it that the order only reduces the position under our credentials."""
+    display_qty: Decimal | None = None
+    """Of an iceberg order: the part of the quantity that the venue shows to the market."""
+    expire_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+    """Of a GTD order, which the venue ends at this time."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -104,7 +113,8 @@ class Order(msgspec.Struct, frozen=True):
     reducing: bool = False
     """Whether it was accepted as an order that can only make the account's position smaller."""
     expires_at: datetime | None = None
-    """The end of the trading day on which a DAY order was accepted: it is not sent after it. None for other orders."""
+    """Of a DAY order the end of the trading day on which it was accepted, of a GTD order the `expireAt` of its request:
+    it is not sent after it. None for other orders."""
     reduce_only: bool = False
     """Whether it was placed to close a position: a venue that has reduce-only orders gets it as one."""
     amend_qty: Decimal | None = None
@@ -114,6 +124,15 @@ class Order(msgspec.Struct, frozen=True):
     """The id under which the venue has the order since an amend replaced it there; none: `venue_client_order_id`."""
     leg_end: Status | None = None
     """The end that the venue reported while an amend was not settled that may have replaced the order there."""
+    post_only: bool = False
+    display_qty: Decimal | None = None
+    venue_reduce_only: bool = False
+    """Whether its client asked for a reduce-only order: unlike a close it goes only to a venue that has them."""
+
+    @property
+    def is_reduce_only(self) -> bool:
+        """Whether a venue that has reduce-only orders gets it as one."""
+        return self.reduce_only or self.venue_reduce_only
 
 
 class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -147,6 +166,8 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     reduce_only: bool = False
     pending_qty: Decimal | None = None
     """The quantity of an amend that is not settled: one is under way."""
+    post_only: bool = False
+    display_qty: Decimal | None = None
 
 
 def snapshot(order: Order) -> OrderSnapshot:
@@ -177,8 +198,10 @@ def snapshot(order: Order) -> OrderSnapshot:
         trace_id=order.trace_id,
         requested_at=order.requested_at,
         expires_at=order.expires_at,
-        reduce_only=order.reduce_only,
+        reduce_only=order.is_reduce_only,
         pending_qty=order.amend_qty,
+        post_only=order.post_only,
+        display_qty=order.display_qty,
     )
 
 
@@ -220,6 +243,12 @@ def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
     if stop_price is not None:
         stop_price = positive_amount(stop_price, "stopPrice")
         check_multiple(stop_price, instrument.tick, "stopPrice", instrument)
+    display_qty = request.display_qty
+    if display_qty is not None:
+        display_qty = positive_amount(display_qty, "displayQty")
+        check_multiple(display_qty, instrument.step, "displayQty", instrument)
+        if display_qty > qty:
+            raise InvalidField("displayQty", f"{plain(display_qty)} is more than qty, which is {plain(qty)}")
     return OrderRequest(
         symbol=request.symbol,
         side=request.side,
@@ -231,6 +260,11 @@ def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
         client_order_id=request.client_order_id,
         strategy=request.strategy,
         tags=request.tags,
+        post_only=request.post_only,
+        reduce_only=request.reduce_only,
+        display_qty=display_qty,
+        # In one form, so that equal times have an equal digest.
+        expire_at=None if request.expire_at is None else request.expire_at.astimezone(UTC),
     )
 
 
@@ -247,10 +281,28 @@ def _check_fields(request: OrderRequest) -> None:
             raise InvalidField("stopPrice", f"required on a {kind} order")
         if request.time_in_force is not None and request.time_in_force not in RESTING:
             raise InvalidField(
-                "timeInForce", f"{request.time_in_force} is not allowed on a {kind} order, which waits: GTC or DAY"
+                "timeInForce", f"{request.time_in_force} is not allowed on a {kind} order, which waits: GTC, DAY or GTD"
             )
     elif request.stop_price is not None:
         raise InvalidField("stopPrice", f"not allowed on a {kind} order")
+    is_gtd = request.time_in_force == "GTD"
+    if is_gtd and request.expire_at is None:
+        raise InvalidField("expireAt", "required with timeInForce GTD")
+    if request.expire_at is not None and not is_gtd:
+        raise InvalidField("expireAt", "only allowed with timeInForce GTD")
+    if request.post_only or request.display_qty is not None:
+        _check_rests(request)
+
+
+def _check_rests(request: OrderRequest) -> None:
+    """Check that the order can rest at the venue under its limit price."""
+    field, types = ("postOnly", ("LIMIT",)) if request.post_only else ("displayQty", ("LIMIT", "STOP_LIMIT"))
+    if request.type not in types:
+        raise InvalidField(field, f"not allowed on a {request.type} order, only on {' and '.join(types)}")
+    if request.time_in_force is not None and request.time_in_force not in RESTING:
+        raise InvalidField(
+            field, f"not allowed with timeInForce {request.time_in_force}: the order must be able to rest"
+        )
 
 
 def order_digest(request: OrderRequest) -> str:
@@ -272,22 +324,60 @@ class OrderKinds(msgspec.Struct, frozen=True, kw_only=True):
 ALL_KINDS: Final = OrderKinds(types=frozenset(ORDER_TYPES), times_in_force=frozenset(TIMES_IN_FORCE))
 
 
+class TakenOrders(Protocol):
+    """The orders that a venue takes; `ports.venue.Capabilities` has these members, too."""
+
+    @property
+    def kinds(self) -> OrderKinds:
+        """The order types and times in force that it has."""
+        ...
+
+    @property
+    def post_only(self) -> bool:
+        """Whether it has post-only orders."""
+        ...
+
+    @property
+    def reduce_only(self) -> bool:
+        """Whether it has reduce-only orders."""
+        ...
+
+    @property
+    def display_qty(self) -> bool:
+        """Whether it has iceberg orders."""
+        ...
+
+
 class Lacking(msgspec.Struct, frozen=True):
     """What an order needs and its venue does not have."""
 
     value: str
     setting: str
     """The beginning of the setting that declares it."""
-    taken: tuple[str, ...]
-    """The values that the venue takes."""
+    taken: tuple[str, ...] = ()
+    """The values that the venue takes; empty for a field that it does not have at all."""
 
 
-def lacking(kinds: OrderKinds, order: Order | OrderRequest) -> Lacking | None:
+def takes_every_order(venue: TakenOrders) -> bool:
+    """Whether the venue takes orders of every kind."""
+    return venue.kinds == ALL_KINDS and venue.post_only and venue.reduce_only and venue.display_qty
+
+
+def lacking(venue: TakenOrders, order: Order | OrderRequest) -> Lacking | None:
     """What the venue lacks for the order; none where it takes the order."""
+    kinds = venue.kinds
     if order.type not in kinds.types:
         taken = tuple(name for name in ORDER_TYPES if name in kinds.types)
         return Lacking(f"type {order.type}", "VENUE_ORDER_TYPES_", taken)
     if order.time_in_force is not None and order.time_in_force not in kinds.times_in_force:
         allowed = tuple(name for name in TIMES_IN_FORCE if name in kinds.times_in_force)
         return Lacking(f"timeInForce {order.time_in_force}", "VENUE_TIMES_IN_FORCE_", allowed)
+    if order.post_only and not venue.post_only:
+        return Lacking("postOnly", "VENUE_POST_ONLY_")
+    if order.display_qty is not None and not venue.display_qty:
+        return Lacking("displayQty", "VENUE_DISPLAY_QTY_")
+    # A close goes to every venue: our own check at its acceptance is enough for it.
+    is_asked = order.reduce_only if isinstance(order, OrderRequest) else order.venue_reduce_only
+    if is_asked and not venue.reduce_only:
+        return Lacking("reduceOnly", "VENUE_REDUCE_ONLY_")
     return None

@@ -18,7 +18,15 @@ from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.journal.facts import Quote, RouteFact
 from switchyard.domain.market.instruments import Instrument
 from switchyard.domain.market.quotes import is_triggered
-from switchyard.domain.orders.order import ALL_KINDS, Order, OrderKinds, OrderRequest, OrderType, Side, lacking
+from switchyard.domain.orders.order import (
+    Order,
+    OrderRequest,
+    OrderType,
+    Side,
+    TakenOrders,
+    lacking,
+    takes_every_order,
+)
 from switchyard.domain.orders.reasons import bounded_detail, described, split_reason
 from switchyard.domain.risk.claims import LIMITS_OF, LimitSettings
 from switchyard.domain.risk.kills import Kill
@@ -35,7 +43,7 @@ RISK_REASONS: Final[Mapping[str, str]] = {
     "RISK_SYMBOL_NOT_ALLOWED": "the account may not trade the symbol",
     "RISK_SIDE_NOT_ALLOWED": "the side is not allowed for the account, the symbol or everyone",
     "RISK_TYPE_NOT_ALLOWED": "the order type is not allowed for the account, the symbol or everyone",
-    "UNSUPPORTED_BY_VENUE": "the venue does not have the order type or the time in force",
+    "UNSUPPORTED_BY_VENUE": "the venue does not have the order type, the time in force or another member of the order",
     "RISK_RATE": "the account sends orders faster than its rate; nothing is stored, repeat it after `Retry-After`",
     "RESTRICTED": "the symbol is on the restricted list",
     "MIN_ORDER_SIZE": "the quantity is below the smallest order of the instrument",
@@ -361,17 +369,15 @@ def restricted(limits: RiskLimits, subject: OrderContext) -> Violation | None:
     return Violation("RESTRICTED", f"symbol {symbol} is on the restricted list (RISK_RESTRICTED_SYMBOLS)")
 
 
-def taken_by_venue(kinds: Mapping[VenueName, OrderKinds], subject: OrderContext) -> Violation | None:
-    """Check that the venue has the order type and the time in force; a venue that is not named takes every order."""
-    of_venue = kinds.get(subject.venue)
+def taken_by_venue(taken: Mapping[VenueName, TakenOrders], subject: OrderContext) -> Violation | None:
+    """Check that the venue has what the order asks for; a venue that is not named takes every order."""
+    of_venue = taken.get(subject.venue)
     missing = None if of_venue is None else lacking(of_venue, subject.order)
     if missing is None:
         return None
-    return Violation(
-        "UNSUPPORTED_BY_VENUE",
-        f"{subject.venue} does not take {missing.value}: it takes {', '.join(missing.taken)} "
-        f"({missing.setting}{subject.venue.upper()})",
-    )
+    instead = f": it takes {', '.join(missing.taken)}" if missing.taken else ""
+    setting = f"{missing.setting}{subject.venue.upper()}"
+    return Violation("UNSUPPORTED_BY_VENUE", f"{subject.venue} does not take {missing.value}{instead} ({setting})")
 
 
 def smallest_size(subject: OrderContext) -> Violation | None:
@@ -451,13 +457,23 @@ class Check(msgspec.Struct, frozen=True):
     """Whether the result depends on the order's kind alone (`kind_of`), so that it can be remembered."""
 
 
-Kind = tuple[AccountId, str, str, str, str | None, VenueName]
+Kind = tuple[AccountId, str, str, str, str | None, VenueName, bool, bool, bool]
 
 
 def kind_of(subject: OrderContext) -> Kind:
     """Who trades what, how and where: all that the rules about allowed orders look at."""
     order = subject.order
-    return subject.account_id, order.symbol, order.side, order.type, order.time_in_force, subject.venue
+    return (
+        subject.account_id,
+        order.symbol,
+        order.side,
+        order.type,
+        order.time_in_force,
+        subject.venue,
+        order.post_only,
+        order.reduce_only,
+        order.display_qty is not None,
+    )
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -468,10 +484,10 @@ class CheckResult(msgspec.Struct, frozen=True):
     """None: passed."""
 
 
-def checks_of(limits: RiskLimits, kinds: Mapping[VenueName, OrderKinds] = MappingProxyType({})) -> list[Check]:
+def checks_of(limits: RiskLimits, taken: Mapping[VenueName, TakenOrders] = MappingProxyType({})) -> list[Check]:
     """The checks that these limits need, in the order in which they are judged; the first violation is the answer.
 
-    `kinds` says which orders each venue takes; a venue that is not named takes every order.
+    `taken` says which orders each venue takes; a venue that is not named takes every order.
     The smallest size comes last: a reducing order is exempt from it, and must not have broken another rule.
     """
     checks: list[Check] = []
@@ -483,7 +499,7 @@ def checks_of(limits: RiskLimits, kinds: Mapping[VenueName, OrderKinds] = Mappin
         checks.append(Check("RISK_SIDE_NOT_ALLOWED", partial(side_allowed, limits), of_kind=True))
     if limits.allowed_types is not None or limits.allowed_types_by_account or limits.allowed_types_by_symbol:
         checks.append(Check("RISK_TYPE_NOT_ALLOWED", partial(type_allowed, limits), of_kind=True))
-    restricted_venues = {venue: taken for venue, taken in kinds.items() if taken != ALL_KINDS}
+    restricted_venues = {venue: orders for venue, orders in taken.items() if not takes_every_order(orders)}
     if restricted_venues:
         checks.append(Check("UNSUPPORTED_BY_VENUE", partial(taken_by_venue, restricted_venues), of_kind=True))
     if limits.max_qty is not None or limits.max_qty_by_account or limits.max_qty_by_account_symbol:
@@ -501,14 +517,14 @@ def checks_of(limits: RiskLimits, kinds: Mapping[VenueName, OrderKinds] = Mappin
 
 
 def check_names(
-    limits: RiskLimits, kinds: Mapping[VenueName, OrderKinds], account: AccountId, symbol: str
+    limits: RiskLimits, taken: Mapping[VenueName, TakenOrders], account: AccountId, symbol: str
 ) -> tuple[str, ...]:
     """The names of all checks of an order of the account in the symbol, in the order of the dry run."""
     stateful = limits.stateful.limits_of(account, symbol)
     return (
         "KILL_SWITCH",
         *(("RISK_RATE",) if limits.rate_per_sec is not None else ()),
-        *(check.name for check in checks_of(limits, kinds)),
+        *(check.name for check in checks_of(limits, taken)),
         *(code for code, names in LIMITS_OF.items() if any(getattr(stateful, name) is not None for name in names)),
         *(("DUPLICATE_CONTENT",) if limits.duplicate_window else ()),
     )

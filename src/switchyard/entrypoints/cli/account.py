@@ -274,7 +274,7 @@ def explain(
 
 
 async def _from_database(order_id: str) -> Explanation:
-    from switchyard.bootstrap import outbox_listing, venue_kinds
+    from switchyard.bootstrap import outbox_listing, taken_orders
     from switchyard.domain.risk.checks import check_names
     from switchyard.entrypoints.control.client import deciders_of
     from switchyard.flow.sending.operator import standing
@@ -290,6 +290,6 @@ async def _from_database(order_id: str) -> Explanation:
     return explain_order(
         order,
         events,
-        check_names(settings.risk, venue_kinds(settings), order.account_id, order.symbol),
+        check_names(settings.risk, taken_orders(settings), order.account_id, order.symbol),
         standing(await listing.rows_of(order.order_id), decider),
     )

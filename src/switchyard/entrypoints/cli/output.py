@@ -169,10 +169,12 @@ def event_detail(kind: str, data: Any) -> str:
 
 
 def terms(order: OrderSnapshot) -> str:
-    """The order's terms, for example `BUY 1000 USDJPY @ 151.2 GTC` or `SELL 1000 USDJPY stop 149 market DAY`."""
+    """The order's terms, for example `BUY 1 BTC @ 60000 GTC post only` or `SELL 1000 USDJPY stop 149 market DAY`."""
     price = "market" if order.price is None else f"@ {plain(order.price)}"
     stop = "" if order.stop_price is None else f"stop {plain(order.stop_price)} "
-    return f"{order.side} {plain(order.qty)} {order.symbol} {stop}{price} {order.time_in_force}"
+    shown = "" if order.display_qty is None else f" showing {plain(order.display_qty)}"
+    wishes = f"{' post only' if order.post_only else ''}{' reduce only' if order.reduce_only else ''}{shown}"
+    return f"{order.side} {plain(order.qty)} {order.symbol} {stop}{price} {order.time_in_force}{wishes}"
 
 
 def result(order: OrderSnapshot) -> str:

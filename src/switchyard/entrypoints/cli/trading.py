@@ -3,7 +3,7 @@
 import asyncio
 import re
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -48,6 +48,17 @@ def duration(text: str, option: str = "--ttl") -> timedelta:
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a duration like 90s, 15m, 24h or 7d", param_hint=option)
     return timedelta(seconds=int(match[1]) * _SECONDS_PER_UNIT[match[2]])
+
+
+def moment(text: str) -> datetime:
+    """Parse a time with an offset."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a time such as 2026-01-31T17:00:00Z") from None
+    if at.utcoffset() is None:
+        raise typer.BadParameter(f"{text!r} has no offset: add Z for UTC, or one such as +09:00")
+    return at
 
 
 def amount(text: str) -> Decimal:
@@ -134,11 +145,11 @@ def order(
         ),
     ] = None,
     time_in_force: Annotated[
-        Literal["IOC", "FOK", "GTC", "DAY"] | None,
+        Literal["IOC", "FOK", "GTC", "DAY", "GTD"] | None,
         typer.Option(
             "--tif",
             case_sensitive=False,
-            metavar="IOC|FOK|GTC|DAY",
+            metavar="IOC|FOK|GTC|DAY|GTD",
             help="Time in force; by default GTC with a limit or a stop, else IOC.",
         ),
     ] = None,
@@ -150,6 +161,22 @@ def order(
     ] = None,
     strategy: Annotated[str | None, typer.Option("--strategy", help="Strategy that the order belongs to.")] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")] = None,
+    post_only: Annotated[
+        bool, typer.Option("--post-only", help="Never trade at once: the venue rejects or cancels such an order.")
+    ] = False,
+    reduce_only: Annotated[
+        bool, typer.Option("--reduce-only", help="Only reduce the position; the venue sees to it.")
+    ] = False,
+    display_qty: Annotated[
+        Decimal | None,
+        typer.Option("--display", parser=amount, metavar="QTY", help="The part that the market is shown (iceberg)."),
+    ] = None,
+    expire_at: Annotated[
+        datetime | None,
+        typer.Option(
+            "--expire-at", parser=moment, metavar="TIME", help="When a GTD order ends, such as 2026-01-31T17:00:00Z."
+        ),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the order reaches a final state.")] = False,
     timeout: TimeoutOption = "5m",
     dry_run: Annotated[
@@ -172,6 +199,10 @@ def order(
         "client_order_id": client_order_id,
         "strategy": strategy,
         "tags": tags or (),
+        "post_only": post_only,
+        "reduce_only": reduce_only,
+        "display_qty": display_qty,
+        "expire_at": expire_at,
     }
     if dry_run:
         checked = asked(url, account, lambda client: client.dry_run(symbol, bought, qty, **terms))

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from switchyard.bootstrap import Engine, venue_kinds
+from switchyard.bootstrap import Engine, taken_orders
 from switchyard.domain.errors import RequestError, SwitchyardError
 from switchyard.domain.market.routing import Router
 from switchyard.domain.risk.checks import check_names
@@ -164,7 +164,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             derived_service=engine.services.derived,
             can_derive=settings.idempotency.enabled,
             derives_for=settings.idempotency.derives_for,
-            check_names=partial(check_names, settings.risk, venue_kinds(settings)),
+            check_names=partial(check_names, settings.risk, taken_orders(settings)),
             doubt_of=engine.doubt_of,
             queries=engine.queries,
             window=engine.window,

@@ -21,7 +21,7 @@ from switchyard.domain.journal.facts import RouteFact
 from switchyard.domain.market.health import BreakerState, HealthRecord
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.market.routing import Candidate, Route, Router, Wanted, preferred, ranked
-from switchyard.domain.orders.order import Order, OrderKinds, OrderRequest, lacking
+from switchyard.domain.orders.order import Order, OrderRequest, TakenOrders, lacking
 from switchyard.domain.orders.reasons import bounded_detail
 from switchyard.flow.commit.sequencer import Commit
 from switchyard.ports.clock import Clock
@@ -308,10 +308,10 @@ class VenueChoice:
         catalogue: Catalogue,
         health: HealthBoard,
         fees_percent: Mapping[VenueName, Decimal | None],
-        kinds: Mapping[VenueName, OrderKinds],
+        taken: Mapping[VenueName, TakenOrders],
         id_forms: Mapping[VenueName, IdForm] = MappingProxyType({}),
     ) -> None:
-        """`fees_percent`: of each venue, none where the instrument's own applies; `kinds`: the orders that it takes;
+        """`fees_percent`: of each venue, none where the instrument's own applies; `taken`: the orders that it takes;
         `id_forms`: of its client order ids.
         """
         self._router = router
@@ -319,7 +319,7 @@ class VenueChoice:
         self._catalogue = catalogue
         self._health = health
         self._fees_percent = fees_percent
-        self._kinds = kinds
+        self._taken = taken
         self._id_forms = id_forms
         self._narrows = digest_digits(narrowest(id_forms.values())) < digest_digits(WHOLE)
 
@@ -366,8 +366,8 @@ class VenueChoice:
 
     def _lacking(self, venue: VenueName, order: OrderRequest | Order) -> str | None:
         """What the venue lacks for an order of this kind, in words; such an order must not go there."""
-        kinds = self._kinds.get(venue)
-        found = None if kinds is None else lacking(kinds, order)
+        taken = self._taken.get(venue)
+        found = None if taken is None else lacking(taken, order)
         if found is not None:
             return f"it has no {found.value}"
         form = self._id_forms.get(venue)

@@ -16,6 +16,7 @@ import structlog
 from switchyard.domain import decisions
 from switchyard.domain.errors import (
     IdempotencyConflict,
+    InvalidField,
     JournalUnavailable,
     NotFound,
     PositionClosing,
@@ -33,6 +34,7 @@ from switchyard.domain.ids import (
     venue_client_order_id,
 )
 from switchyard.domain.journal.changes import Change, Committed, Outcome
+from switchyard.domain.journal.lines import stamp
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.orders.closing import CloseRequest, close_request, closing_order
 from switchyard.domain.orders.keys import KeyEntry
@@ -286,7 +288,7 @@ class DuplicateWatch:
 
 NOTHING_TO_CLOSE = (NotFound, PositionClosing, PositionMoved)
 """Why no order was placed or stored for a request to close a position."""
-_AMOUNTS = ("qty", "price", "stopPrice")
+_AMOUNTS = ("qty", "price", "stopPrice", "displayQty")
 # The first attempt, and one more for each concurrent request that changed the key in between.
 ATTEMPTS_MAX = 8
 # Generations of a key that are looked up in one query after the key's row was removed.
@@ -398,6 +400,11 @@ class OrderIntake:
                 return Placement(cached.order_id, replayed=True, cached=cached)
             if lookup_first and (found := await self._find(request, rules)) is not None:
                 return self._counted(request, found)
+        if isinstance(order, OrderRequest) and _has_expired(order, request.created_at):
+            found = await self._find(request, rules)  # the first request came in time
+            if found is None:
+                raise _expired(order, request.created_at)
+            return self._counted(request, found)
         exceeded = await self._rate.take(account)
         if exceeded is not None:
             found = await self._find(request, rules)  # a repeat needs no token
@@ -417,6 +424,9 @@ class OrderIntake:
 
     async def dry_run(self, account: AccountId, order: OrderRequest) -> DryRun:
         """Return what every check says about the order; stores nothing and takes no token."""
+        now = self._clock.now()
+        if _has_expired(order, now):
+            raise _expired(order, now)
         context = self.routed(account, order)
         # For the dry run only: of a real order the commit itself decides whether a kill covers it.
         kill = await self._kills.covering_new(account, order.strategy, context.venue, order.symbol)
@@ -424,7 +434,7 @@ class OrderIntake:
             CheckResult("KILL_SWITCH", None if kill is None else killed(kill)),
             *await self._rate.checks(account),
             *await self._limits.waived(context, self._risk.checks(context)),
-            *await self._limits.checks(context, self._clock.now()),
+            *await self._limits.checks(context, now),
             *await self._contents.checks(account, order),
         ]
         return dry_run_of(context, results)
@@ -510,7 +520,7 @@ class OrderIntake:
                     violation=claim.violation,
                     terms=claim.terms,
                     claim=self._limits.for_commit(claim, new_id, now),
-                    expires_at=self._limits.day_end(now) if time_in_force == "DAY" else None,
+                    expires_at=self._limits.day_end(now) if time_in_force == "DAY" else context.order.expire_at,
                     route=context.route,
                 )
             )
@@ -569,6 +579,17 @@ class OrderIntake:
             if free:
                 return min(ids[client_order_id] for client_order_id in free)
         raise JournalUnavailable(f"the key was used {GENERATIONS_MAX} times: send another key")
+
+
+def _has_expired(order: OrderRequest, now: datetime) -> bool:
+    """Whether the end of a GTD order has passed."""
+    return order.expire_at is not None and order.expire_at <= now
+
+
+def _expired(order: OrderRequest, now: datetime) -> InvalidField:
+    """The error for an order whose end is not in the future."""
+    assert order.expire_at is not None
+    return InvalidField("expireAt", f"must be in the future: {stamp(order.expire_at)} is not after {stamp(now)}")
 
 
 def order_request(body: Mapping[str, Any]) -> OrderRequest:

@@ -79,13 +79,17 @@ CREATE TABLE orders (
     multiplier numeric NOT NULL,
     reserve_price numeric,
     reducing boolean NOT NULL,
-    expires_at timestamptz, -- of a DAY order: the end of its trading day
+    expires_at timestamptz, -- of a DAY order the end of its trading day, of a GTD order its own end
     reduce_only boolean NOT NULL, -- placed to close a position
     -- What an amend asks for that is not settled, and what the last one made of the order at its venue.
     amend_qty numeric,
     amend_reserve_price numeric,
     leg_client_order_id text COLLATE "C",
-    leg_end text
+    leg_end text,
+    -- What only some venues have.
+    post_only boolean NOT NULL,
+    display_qty numeric,
+    venue_reduce_only boolean NOT NULL -- asked for by the client; a close may go to any venue
 ) WITH (
     -- An order is updated several times within moments. With free space on its page, and no index on a column that
     -- changes, each update is a heap-only tuple and writes to no index.

@@ -84,13 +84,17 @@ CREATE TABLE orders (
     multiplier            TEXT NOT NULL,
     reserve_price         TEXT,
     reducing              INTEGER NOT NULL,
-    expires_at            TEXT, -- of a DAY order: the end of its trading day
+    expires_at            TEXT, -- of a DAY order the end of its trading day, of a GTD order its own end
     reduce_only           INTEGER NOT NULL, -- placed to close a position
     -- What an amend asks for that is not settled, and what the last one made of the order at its venue.
     amend_qty             TEXT,
     amend_reserve_price   TEXT,
     leg_client_order_id   TEXT,
-    leg_end               TEXT
+    leg_end               TEXT,
+    -- What only some venues have.
+    post_only             INTEGER NOT NULL,
+    display_qty           TEXT,
+    venue_reduce_only     INTEGER NOT NULL -- asked for by the client; a close may go to any venue
 ) STRICT;
 
 CREATE INDEX orders_of_account ON orders (account_id, order_id);

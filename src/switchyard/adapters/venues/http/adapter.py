@@ -243,6 +243,9 @@ def _place_order(message: NewOrder) -> PlaceOrder:
         expires_at=message.expires_at or UNSET,
         account=message.account or UNSET,
         reduce_only=message.reduce_only or UNSET,
+        post_only=message.post_only or UNSET,
+        display_qty=message.display_qty or UNSET,
+        good_till=message.good_till or UNSET,
     )
 
 

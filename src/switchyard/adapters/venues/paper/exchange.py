@@ -130,6 +130,7 @@ class PaperExchange:
             acceptance_window=timedelta(),
             batch_max=BATCH_MAX,
             kinds=ALL_KINDS,
+            post_only=True,
             amend="in_place",
         )
         self._rules = Rules(

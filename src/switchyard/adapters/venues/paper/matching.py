@@ -86,7 +86,8 @@ class PaperOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     triggered: bool = False
     """Whether the market has reached the stop price; the order is then a MARKET or a LIMIT order."""
     expires_at: datetime | None = None
-    """Of a DAY order: the end of its session. A fill that is due then or later does not happen."""
+    """The end of a DAY order's session, or of a GTD order. A fill that is due then or later does not happen."""
+    post_only: bool = False
     step: Decimal
     """The instrument's quantity step when the order arrived; later catalogue changes do not apply."""
     fills_left: int
@@ -165,7 +166,8 @@ def arrived(
         qty=qty,
         limit_price=limit_price,
         stop_price=None if order.stop_price is None else canonical(order.stop_price),
-        expires_at=rules.session.end_of(order.accepted_at) if order.time_in_force == "DAY" else None,
+        expires_at=rules.session.end_of(order.accepted_at) if order.time_in_force == "DAY" else order.expires_at,
+        post_only=order.post_only,
         step=instrument.step,
         fills_left=_parts(matched_qty, instrument.step, order.time_in_force, rules),
         match_qty=None if matched_qty == qty or not matched_qty else matched_qty,
@@ -226,7 +228,7 @@ def advanced(order: PaperOrder, now: datetime, rules: Rules) -> tuple[PaperOrder
     reports = []
     while (at := order.changes_at) is not None and at <= now:
         if at == order.expires_at:
-            order, report = _ended(order, "EXPIRED", "DAY_ENDED", now, rules)
+            order, report = _ended(order, "EXPIRED", f"{order.time_in_force}_ENDED", now, rules)
         elif order.fill_price is None:
             order, report = _ended(order, "EXPIRED", f"{order.time_in_force}_NOT_FILLED", now, rules)
         else:
@@ -369,17 +371,30 @@ def _slice(remaining: Decimal, step: Decimal, parts: int) -> Decimal:
     return canonical(EXACT.multiply(Decimal(share), step))
 
 
-def rejection(order: Order, instrument: Instrument, rules: Rules) -> str | None:
+def rejection(order: Order, instrument: Instrument, quote: Quote | None, rules: Rules) -> str | None:
     """The reason for which the exchange rejects this order, or None."""
     if rules.reject_all:
         return "REJECTED_BY_VENUE"
+    if order.display_qty is not None or order.venue_reduce_only:
+        return "UNSUPPORTED"
+    if order.time_in_force == "GTD" and order.expires_at is None:
+        return "INVALID_TIME_IN_FORCE"
     if (order.price is not None) != (order.type in LIMITED):
         return "INVALID_PRICE"
     if (order.stop_price is not None) != (order.type in STOPS):
         return "INVALID_STOP_PRICE"
     if order.type in STOPS and order.time_in_force not in RESTING:
         return "INVALID_TIME_IN_FORCE"
-    return amount_rejection(order.qty, order.price, instrument, order.stop_price)
+    if order.post_only and (order.type != "LIMIT" or order.time_in_force not in RESTING):
+        return "INVALID_POST_ONLY"
+    return amount_rejection(order.qty, order.price, instrument, order.stop_price) or _post_only_rejection(
+        order.post_only, order.side, order.price, quote
+    )
+
+
+def _post_only_rejection(post_only: bool, side: Side, price: Decimal | None, quote: Quote | None) -> str | None:
+    would_trade = post_only and price is not None and quote is not None and is_marketable(side, price, quote)
+    return "POST_ONLY_WOULD_TRADE" if would_trade else None
 
 
 def amount_rejection(
@@ -396,7 +411,12 @@ def amount_rejection(
 
 
 def amend_rejection(
-    order: PaperOrder, qty: Decimal, limit_price: Decimal | None, stop_price: Decimal | None, instrument: Instrument
+    order: PaperOrder,
+    qty: Decimal,
+    limit_price: Decimal | None,
+    stop_price: Decimal | None,
+    instrument: Instrument,
+    quote: Quote | None,
 ) -> str | None:
     """The reason for which an open order cannot have these amounts, or None."""
     if qty <= order.filled_qty:
@@ -407,7 +427,9 @@ def amend_rejection(
         return "INVALID_STOP_PRICE"
     if stop_price != order.stop_price and not order.is_waiting:
         return "STOP_TRIGGERED"
-    return amount_rejection(qty, limit_price, instrument, stop_price)
+    return amount_rejection(qty, limit_price, instrument, stop_price) or _post_only_rejection(
+        order.post_only and order.is_resting, order.side, limit_price, quote
+    )
 
 
 def _is_tradable(amount: Decimal, step: Decimal) -> bool:

@@ -69,7 +69,7 @@ class Settlement:
             return Accepted(known.venue_order_id)
         reason = self._rejected.get(client_id) or self.rejections.get(client_id)
         if reason is None:
-            reason = rejection(order, instrument, self._rules)
+            reason = rejection(order, instrument, quote, self._rules)
             if reason is not None:
                 self.rejections[client_id] = reason
         if reason is not None:
@@ -117,7 +117,7 @@ class Settlement:
             return VenueRejected("ORDER_FINAL")
         if amend.orig_client_order_id != (known.amended_by or client_id):
             return VenueRejected("CONFLICT", "STALE_AMEND")
-        reason = amend_rejection(known, amend.qty, amend.price, amend.stop_price, instrument)
+        reason = amend_rejection(known, amend.qty, amend.price, amend.stop_price, instrument, quote)
         if reason is not None:
             return VenueRejected("BROKER_REJECTED", reason)
         self._advance(

@@ -231,12 +231,12 @@ class Broker:
         venue_order_id = f"{self._prefix}-{number}"
         instrument = self._catalogue.find(message.symbol)
         incoming = matching_order(message, venue_order_id, now)
-        reason = rejection(incoming, instrument, self._rules)
+        quote = self._market.quote(message.symbol, now)
+        reason = rejection(incoming, instrument, quote, self._rules)
         if reason is None and message.reduce_only is True and not self._can_reduce(message):
             reason = "REDUCE_ONLY"
         if reason is not None:
             raise BrokerRejection(reason)
-        quote = self._market.quote(message.symbol, now)
         rules = replace(self._rules, partial_steps=2) if only_half else self._rules
         self._display(now)
         state = arrived(incoming, number, venue_order_id, instrument, quote, now, rules, self._displayed)
@@ -272,17 +272,18 @@ class Broker:
         state = order.state
         qty, limit_price = message.qty or state.qty, message.limit_price or state.limit_price
         stop_price = message.stop_price or state.stop_price
-        reason = amend_rejection(state, qty, limit_price, stop_price, self._catalogue.find(state.symbol))
+        now = self._clock.now()
+        quote = self._market.quote(state.symbol, now)
+        reason = amend_rejection(state, qty, limit_price, stop_price, self._catalogue.find(state.symbol), quote)
         if reason is not None:
             raise BrokerRejection(reason)
-        now = self._clock.now()
         self._display(now)
         amend_id = None if message.client_order_id is None else VenueClientOrderId(message.client_order_id)
         changed = amended(
             state,
             qty,
             limit_price,
-            self._market.quote(state.symbol, now),
+            quote,
             now,
             self._rules,
             stop_price=stop_price,

@@ -59,6 +59,9 @@ def matching_order(message: PlaceOrder, venue_order_id: str, now: datetime) -> O
         accepted_at=now,
         updated_at=now,
         version=1,
+        expires_at=None if message.good_till is UNSET else message.good_till,
+        post_only=message.post_only is True,
+        display_qty=None if message.display_qty is UNSET else message.display_qty,
     )
 
 
@@ -66,8 +69,9 @@ def is_same_order(order: BrokerOrder, message: PlaceOrder) -> bool:
     """Whether a request with a known client order id has the same terms as the first one."""
     state = order.state
     prices = (message.limit_price, message.stop_price)
-    requested = (message.symbol, message.intent, message.qty, *prices, message.time_in_force)
-    return requested == (state.symbol, state.side, state.qty, state.limit_price, state.stop_price, state.time_in_force)
+    requested = (message.symbol, message.intent, message.qty, *prices, message.time_in_force, message.post_only is True)
+    terms = (state.symbol, state.side, state.qty, state.limit_price, state.stop_price, state.time_in_force)
+    return requested == (*terms, state.post_only)
 
 
 def order_response(order: BrokerOrder) -> OrderResponse:

@@ -82,8 +82,9 @@ async function readOrder(orderId) {
 function showOrder({ order, explanation, history }) {
   const facts = [
     ["Status", statusBadge(order.status)],
-    ["Order", `${order.side} ${order.symbol}, ${order.type} ${order.timeInForce}${order.reduceOnly ? ", reduce only" : ""}`],
+    ["Order", `${order.side} ${order.symbol}, ${order.type} ${order.timeInForce}${order.reduceOnly ? ", reduce only" : ""}${order.postOnly ? ", post only" : ""}`],
     ["Quantity", number(order.qty)],
+    ["Shown to the market", shownNumber(order.displayQty)],
     ["Filled", number(order.filledQty)],
     ["Remaining", number(order.remainingQty)],
     ["Price", shownNumber(order.price)],

@@ -15,7 +15,7 @@ export const READS = {
   "/orders/{orderId}": [
     "orderId", "accountId", "clientOrderId", "symbol", "side", "type", "timeInForce", "qty", "price", "stopPrice", "status",
     "filledQty", "remainingQty", "avgPrice", "venue", "venueOrderId", "reason", "strategy", "tags[]", "acceptedAt", "updatedAt",
-    "version", "expiresAt", "reduceOnly", "pendingQty"
+    "version", "expiresAt", "reduceOnly", "postOnly", "displayQty", "pendingQty"
   ],
   "/orders/{orderId}/explain": ["steps[].seq", "steps[].at", "steps[].kind", "steps[].text", "hasMore"],
   "/orders/{orderId}/events": ["events[].seq", "events[].at", "events[].type", "events[].data", "nextCursor"],
