@@ -16,7 +16,14 @@ from switchyard.bootstrap.databases import Database, lookup_decides, open_databa
 from switchyard.bootstrap.gateway import Caches, Services, start_gateway
 from switchyard.bootstrap.pdca import PdcaOffice, Rechecks, start_dispatch, start_pdca, start_rechecks_without_books
 from switchyard.bootstrap.readers import start_audit, start_head, start_lease, start_relay, start_streams
-from switchyard.bootstrap.venues import clock_offset_of, open_quotes, open_venues, venue_kinds, venue_states
+from switchyard.bootstrap.venues import (
+    clock_offset_of,
+    open_credentials,
+    open_quotes,
+    open_venues,
+    venue_kinds,
+    venue_states,
+)
 from switchyard.bootstrap.worker import start_worker
 from switchyard.domain.errors import SettingError, SwitchyardError
 from switchyard.domain.ids import OrderId, VenueName
@@ -330,6 +337,7 @@ class Engine:
                 self.relay = start_relay(core, stack)
                 if self.relay is not None:
                     add_bus_check(self.readiness, self.bus_problem)
+            open_credentials(core, stack)
             await open_quotes(core, stack, polls_catalogue=self._role != "worker")
             if self.sends:
                 await open_venues(core, stack)
