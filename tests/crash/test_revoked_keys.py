@@ -1,8 +1,9 @@
 """A venue that revokes a key: one order ends, the others are rejected or wait, and a new key in its file is enough to
-go on. The broker is that of the example plugin; its own log and counts are the judge.
+go on. The broker is that of the example plugin, and once the simulator; their own logs and counts are the judge.
 """
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -16,6 +17,8 @@ from tests.support.cluster import Cluster
 from tests.support.orders import PATIENT, all_orders, get, place, until_all_final, until_statuses
 from tests.support.polling import until
 from tests.support.process import Process
+from tests.support.scripted_server import reply
+from tests.support.serving import serving
 
 # One attempt at a time: exactly one order meets the rejection.
 ONE_SLOT = {"OUTBOX_BATCH_SIZE": "1", "OUTBOX_PARALLELISM": "1"}
@@ -178,3 +181,61 @@ async def test_gateways_reject_what_a_worker_must_not_send(
     orders = await until_all_final(session, gateway)
     assert Counter(order["status"] for order in orders) == Counter({"FILLED": 2, "REJECTED": 1})
     assert await world.all_requests() == 3
+
+
+class TokenDoor:
+    """Lets requests with the present token through to a broker, and answers all others with 401."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self.token = token
+        self.rejected_orders = 0
+        self._port = port
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            if f"X-Api-Key: {self.token}\r\n".encode() not in head:
+                self.rejected_orders += head.startswith(b"POST /orders ")
+                writer.write(reply(401, {"error": "BAD_TOKEN", "message": "unknown token"}))
+                await writer.drain()
+                return
+            there, back = await asyncio.open_connection("127.0.0.1", self._port)
+            back.write(head)
+            await asyncio.gather(_copy(reader, back), _copy(there, writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+async def test_the_token_of_a_broker_of_our_protocol_rotates_in_its_file(
+    cluster: Cluster, session: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    broker = await cluster.broker(dedupe="open_only").start()  # a connection for each request
+    door = TokenDoor(broker.port, "first-token")
+    token = tmp_path / "token"
+    token.write_text("first-token\n")
+    async with serving(door.serve) as port:
+        settings = broker.client_settings(
+            VENUE_URL_SIM=f"http://127.0.0.1:{port}", VENUE_TOKEN_HEADER_SIM="X-Api-Key", **ONE_SLOT
+        )
+        process = await cluster.process(**settings, VENUE_TOKEN_SIM_FILE=str(token)).start()
+        await place(session, process, "before")
+        await until_statuses(session, process, "FILLED")
+        door.token = "second-token"
+        await place(session, process, "met")
+        await until_paused(session, process)
+        await until_statuses(session, process, "FILLED", "REJECTED")
+        assert await post(session, process, "late") == (503, "CREDENTIAL_PAUSED")
+        token.write_text("second-token\n")
+        await until_placed(session, process, "late")
+        await until_all_final(session, process)
+        assert await counts(session, process) == Counter({"FILLED": 2, "REJECTED": 1})
+        assert door.rejected_orders == 1
+        assert "second-token" not in process.log
+        assert await asyncio.to_thread(process.stop) == 0
+    assert sum(broker.check_nothing_twice().values()) == 2
