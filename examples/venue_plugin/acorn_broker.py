@@ -58,6 +58,8 @@ class Broker:
         self.by_name: dict[str, Json] = {}
         """The last order of each client order id, and of the id of each change."""
         self.faults: Json = {}
+        self.may_trade = True
+        """Whether the key has the permission to send more than questions."""
         self.requests: dict[str, int] = {}
         """How many requests to place an order have arrived, by client order id."""
         path: Path = options.log
@@ -181,6 +183,8 @@ class Broker:
         wanted = hmac.new(self.options.secret.encode(), signed.encode() + raw, hashlib.sha256).hexdigest()
         if headers.get("acorn-key") != self.options.key or not hmac.compare_digest(headers["acorn-sign"], wanted):
             raise Refusal("BAD_SIGN")
+        if method == "POST" and not self.may_trade:
+            raise Refusal("BAD_SIGN")
         sent_at, window = int(headers["acorn-ms"]), int(headers["acorn-window"])
         if window > WINDOW_MAX_MS:
             raise Refusal("BAD_FIELD")
@@ -218,13 +222,15 @@ class Broker:
         if method == "POST":
             wanted = json.loads(raw)
             self.faults |= wanted.get("faults", {})
+            self.options.key, self.options.secret = wanted.get("keys", (self.options.key, self.options.secret))
+            self.may_trade = wanted.get("may_trade", self.may_trade)
             for order in [one for one in self.orders if one["ref"] == wanted.get("fill") and one["state"] in LIVE]:
                 rest = Decimal(order["amount"]) - Decimal(order["done"])
                 self.trade(order, Decimal(wanted.get("amount", rest)), order["limit"] or MARKET[order["pair"]][1])
             return {"faults": self.faults}
         ref = target.rpartition("/")[2]
         done = sum((Decimal(one["done"]) for one in self.orders if one["ref"] == ref), Decimal())
-        return {"executed": str(done), "requests": self.requests.get(ref, 0)}
+        return {"executed": str(done), "requests": self.requests.get(ref, 0), "all": sum(self.requests.values())}
 
     def take(self, name: str) -> Any:
         """The fault, if it is set; each is set for one request."""

@@ -77,6 +77,10 @@ class AcornWorld:
         """By the broker's own count."""
         return int((await self._control(f"/control/{client_order_id}"))["requests"])
 
+    async def all_requests(self) -> int:
+        """How many requests to place an order have arrived, taken or not."""
+        return int((await self._control("/control/all"))["all"])
+
     async def fill(self, client_order_id: str, qty: Decimal | None = None) -> None:
         """Execute the open orders with this id."""
         part = {} if qty is None else {"amount": str(qty)}
@@ -85,6 +89,14 @@ class AcornWorld:
     async def fault(self, name: str, value: Any = True) -> None:
         """Set a fault for the next order."""
         await self._control("/control", {"faults": {name: value}})
+
+    async def change_keys(self, key: str, secret: str) -> None:
+        """Take this key from now on, and no other."""
+        await self._control("/control", {"keys": [key, secret]})
+
+    async def let_trade(self, may_trade: bool) -> None:
+        """Whether the key may do more than ask."""
+        await self._control("/control", {"may_trade": may_trade})
 
     async def lose_request(self) -> None:
         """The next order."""

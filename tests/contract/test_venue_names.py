@@ -50,7 +50,7 @@ async def venue_at(server: ScriptedServer, settings: VenueSettings) -> AsyncIter
         capabilities=declared_capabilities(settings),
         clock=ManualClock(),
         names=names_at(settings),
-        headers=credentials_of(settings),
+        headers=credentials_of(settings, settings.token),
     )
     await venue.start()
     try:
@@ -118,7 +118,9 @@ async def test_a_quote_comes_back_under_our_name() -> None:
     quote = {"symbol": "USD/JPY", "bid": 150.01, "ask": 150.02, "at": START.isoformat(), "ask_size": 7}
     answer = reply(200, {"quotes": [quote]}, X_Venue_Time=(START + timedelta(seconds=1)).isoformat())
     async with scripted_server(answer) as server:
-        quotes = http_quotes(server.url, ManualClock(), names=names_at(settings), headers=credentials_of(settings))
+        quotes = http_quotes(
+            server.url, ManualClock(), names=names_at(settings), headers=credentials_of(settings, settings.token)
+        )
         await quotes.start()
         page = await quotes.read(["USDJPY"])
         await quotes.close()

@@ -17,7 +17,7 @@ def http_quotes(
     """A feed that is not started yet."""
     return VenueQuotes(
         VenueName("broker"),
-        HttpProtocol(headers=headers),
+        HttpProtocol(headers=lambda: headers),
         transport=Transport(url, CONNECTIONS),
         clock=clock,
         names=names,

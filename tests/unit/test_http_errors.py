@@ -30,6 +30,7 @@ CASES: list[tuple[Exception, int, str, str]] = [
     (errors.TooManyRequests(timedelta(seconds=6.2)), 429, "REJECTED", "RATE_LIMITED"),
     (errors.QueueFull("x"), 503, "REJECTED", "QUEUE_REJECT"),
     (errors.QueueDelayed("x"), 503, "REJECTED", "QUEUE_DELAY"),
+    (errors.CredentialPaused("sim"), 503, "REJECTED", "CREDENTIAL_PAUSED"),
     (errors.BrokerFailed("x"), 503, "REJECTED", "BROKER_DOWN"),
     (errors.JournalUnavailable("x"), 503, "REJECTED", "JOURNAL_UNAVAILABLE"),
     (errors.OutcomeUnknown("x"), 503, "UNKNOWN", "OUTCOME_UNKNOWN"),
@@ -47,8 +48,10 @@ def test_an_error_has_the_same_status_and_code_in_both_forms(
     assert (response.status, body["status"], body["reason"]) == (http_status, status, reason)
     do_response, do_body = do_error_response(error)
     do_error = msgspec.json.decode(do_response.body)
-    # Seed 003 has one code for every bad token; `reason_code` has ours.
-    code = do_error["reason_code"] if isinstance(error, errors.Unauthorized) else do_error["error"]
+    # Seeds 000 and 003 have one code for every bad token, and for every broker that takes no orders; `reason_code` has
+    # ours.
+    has_own = isinstance(error, errors.Unauthorized | errors.CredentialPaused)
+    code = do_error["reason_code"] if has_own else do_error["error"]
     assert (do_response.status, code) == (http_status, reason)
     assert do_body.message
     assert do_response.headers[2:] == response.headers[2:], "the headers after the body's type and length"

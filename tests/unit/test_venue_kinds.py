@@ -86,6 +86,17 @@ def test_the_address_and_the_options_have_the_descriptors_defaults() -> None:
         ({"secrets": "key=s3cret,desk=fx"}, "VENUE_SECRETS_SIM: a name in it is not taken by acme; allowed: key"),
         ({"options": "desk"}, "VENUE_OPTIONS_SIM: must look like region=eu,mode=live"),
         ({"secrets": "s3cret"}, "VENUE_SECRETS_SIM: must look like region=eu,mode=live"),
+        (
+            {"token": "s3cret"},
+            "VENUE_TOKEN_SIM: is used only by brokers that speak our HTTP protocol; acme has keys in",
+        ),
+        ({"token_header": "X-Key"}, "VENUE_TOKEN_HEADER_SIM: is used only by brokers that speak our HTTP protocol"),
+        ({"final_errors": "403"}, "VENUE_FINAL_ERRORS_SIM: is used only by brokers that speak our HTTP protocol"),
+        ({"idempotency_header": "true"}, "VENUE_IDEMPOTENCY_HEADER_SIM: is used only by brokers that speak our HTTP"),
+        (
+            {"url": "http://host", "options": "desk=fx"},
+            "VENUE_OPTIONS_SIM: is used only by installed adapters; the tok",
+        ),
         ({"url": "acme:host"}, "VENUE_URL_SIM: must be paper:, http://host:port, or KIND:"),
     ],
 )

@@ -18,7 +18,7 @@ from switchyard.bootstrap.capabilities import declared_capabilities, is_remote
 from switchyard.bootstrap.core import Supervisor, open_tracer
 from switchyard.bootstrap.databases import Database, kill_switch_of, open_database, started_clock
 from switchyard.bootstrap.pdca import Rechecks, open_pdca_store, recheck_worker, restricting
-from switchyard.bootstrap.venues import paper_path, remote_venue
+from switchyard.bootstrap.venues import credential_of, paper_path, remote_venue, watch_secrets
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.domain.ids import AccountId, KillId, VenueName
 from switchyard.domain.journal.lines import Offset
@@ -118,7 +118,13 @@ def add_reconcile_check(service: ReconcileService, readiness: ReadinessChecks) -
 
 
 async def open_statements(
-    settings: Settings, clock: Clock, stack: AsyncExitStack, *, reads_paper: bool
+    settings: Settings,
+    clock: Clock,
+    metrics: Metrics,
+    supervisor: Supervisor,
+    stack: AsyncExitStack,
+    *,
+    reads_paper: bool,
 ) -> dict[VenueName, VenueStatement | str]:
     """The brokers, opened for questions only, or why a venue cannot be asked.
 
@@ -133,10 +139,12 @@ async def open_statements(
         if not is_remote(venue):
             found[venue.name] = "it has no statement" if reads_paper else "it runs in the process of its worker"
             continue
-        broker = remote_venue(venue, clock, sends=replace(SENDS, spares_min=0))  # it sends none
+        credential = credential_of(venue, clock)
+        broker = remote_venue(venue, clock, sends=replace(SENDS, spares_min=0), credential=credential)  # it sends none
         if not isinstance(broker.adapter, HasStatement):
             found[venue.name] = "it has no statement"
             continue
+        watch_secrets(venue, credential, metrics, supervisor, stack)
         await broker.start()
         stack.push_async_callback(broker.close)
         found[venue.name] = broker
@@ -286,7 +294,7 @@ async def running_backoffice(settings: Settings, parent: Parent | None = None) -
             settings,
             books,
             database,
-            venues=await open_statements(settings, clock, stack, reads_paper=parent is not None),
+            venues=await open_statements(settings, clock, metrics, supervisor, stack, reads_paper=parent is not None),
             quotes=parent,
             clock=clock,
             metrics=metrics,

@@ -79,6 +79,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
     descriptor = descriptor_of(settings)
     if descriptor.in_process:
         return descriptor.capabilities
+    _check_used(settings)
     stated = Capabilities(
         dedupe=settings.dedupe,
         dedupe_ttl=settings.dedupe_ttl if settings.dedupe == "ttl" else None,
@@ -95,6 +96,30 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         kinds=OrderKinds(types=settings.order_types, times_in_force=settings.times_in_force),
     )
     return stated if descriptor.states_rules else _weakened(descriptor, stated, settings)
+
+
+# Settings that only some kinds use.
+_ONLY_PROTOCOL: Final = frozenset({"token", "token_header", "final_errors", "idempotency_header"})
+_ONLY_ADAPTERS: Final = frozenset({"options", "secrets"})
+_ONLY_PAPER: Final = frozenset({"delay", "partial_steps", "reject_all", "displayed_qty"})
+
+
+def _check_used(settings: VenueSettings) -> None:
+    """Raise SettingError for a setting that the venue's kind would ignore: its operator relies on it.
+
+    A venue in this process has no credential: those of the broker that it stands in for may stay.
+    """
+    for each in VENUE_SETTINGS:
+        if each.field not in settings.stated:
+            continue
+        name, kind = each.name + settings.name.upper(), settings.kind
+        if each.field in _ONLY_PROTOCOL and kind != "http":
+            hint = f"{kind} has keys in VENUE_SECRETS_ and codes of its own"
+            raise SettingError(name, f"is used only by brokers that speak our HTTP protocol; {hint}")
+        if each.field in _ONLY_ADAPTERS and kind == "http":
+            raise SettingError(name, "is used only by installed adapters; the token of an http venue is VENUE_TOKEN_")
+        if each.field in _ONLY_PAPER:
+            raise SettingError(name, f"is used only by the paper exchange, not by {kind}")
 
 
 # From the weakest to the strongest.

@@ -37,6 +37,7 @@ from switchyard.ports.clock import Clock, boot_seconds
 from switchyard.ports.venue import Venue
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
+from switchyard.venue.credentials import Credential
 
 if TYPE_CHECKING:
     from switchyard.adapters.otlp.tracer import OtlpTracer
@@ -193,6 +194,8 @@ class Core:
         self.health = HealthBoard()
         """Gets its breakers from `start_worker`."""
         self.router = Router(settings.default_route, settings.symbol_routes)
+        self.credentials: dict[VenueName, Credential] = {}
+        """Of the venues outside of this process; filled by `open_credentials`."""
         self.gates: dict[VenueName, VenueGate] = {}
         self.lease: InstallationLease | None = None
         """Where Redis is configured."""

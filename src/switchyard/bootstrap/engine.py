@@ -18,6 +18,7 @@ from switchyard.bootstrap.pdca import PdcaOffice, Rechecks, start_dispatch, star
 from switchyard.bootstrap.readers import start_audit, start_head, start_lease, start_relay, start_streams
 from switchyard.bootstrap.venues import (
     clock_offset_of,
+    open_credentials,
     open_quotes,
     open_venues,
     taken_orders,
@@ -338,6 +339,7 @@ class Engine:
                 self.relay = start_relay(core, stack)
                 if self.relay is not None:
                     add_bus_check(self.readiness, self.bus_problem)
+            open_credentials(core, stack)
             await open_quotes(core, stack, polls_catalogue=self._role != "worker")
             if self.sends:
                 await open_venues(core, stack)

@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import math
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec.structs import replace
 
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes, UnreadableRecord
+from switchyard.adapters.files.secrets import SecretFile, SecretFiles
 from switchyard.adapters.memory.cache import MemoryBuckets
 from switchyard.adapters.memory.venue import FixedQuotes, NullVenue
 from switchyard.adapters.venues.http.adapter import HttpProtocol, final_codes
@@ -27,7 +28,7 @@ from switchyard.bootstrap.capabilities import (
     reuses_connections,
     setting_of,
 )
-from switchyard.bootstrap.core import Core
+from switchyard.bootstrap.core import Core, Supervisor
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import IdForm, VenueName
 from switchyard.domain.market.health import HealthRecord, SendState, VenueState
@@ -40,8 +41,12 @@ from switchyard.ports.cache import TokenBuckets
 from switchyard.ports.clock import Clock
 from switchyard.ports.quotes import QuoteSource
 from switchyard.ports.venue import HasClock, Venue
-from switchyard.settings import Settings, VenueSettings, jwt_secret
+from switchyard.settings import VENUE_SETTINGS, Setting, Settings, VenueSettings, jwt_secret
+from switchyard.settings.parse import parsed
+from switchyard.telemetry.logs import mask_also
+from switchyard.telemetry.metrics import Metrics
 from switchyard.venue.bridge import SENDS, Bridge, VenueNames, Way
+from switchyard.venue.credentials import Credential
 from switchyard.venue.interface import Adapter, Descriptor, HasQuotes
 from switchyard.venue.kinds import Configuration, address_of, load_kind
 from switchyard.venue.quotes import CONNECTIONS, VenueQuotes
@@ -49,6 +54,56 @@ from switchyard.venue.transport import Pool, Transport
 
 if TYPE_CHECKING:
     from switchyard.adapters.redis.host import RedisHost
+
+
+def open_credentials(core: Core, stack: AsyncExitStack) -> None:
+    """Read the secrets of the venues outside of this process, and read them again when their files change."""
+    for settings in core.settings.venues:
+        if is_remote(settings):
+            credential = credential_of(settings, core.clock)
+            watch_secrets(settings, credential, core.metrics, core.supervisor, stack)
+            core.credentials[settings.name] = credential
+
+
+def credential_of(settings: VenueSettings, clock: Clock) -> Credential:
+    """The venue's credential with the secrets of the settings; raises SettingError."""
+    return Credential(settings.name, _secrets_of(settings), clock)
+
+
+def watch_secrets(
+    settings: VenueSettings, credential: Credential, metrics: Metrics, supervisor: Supervisor, stack: AsyncExitStack
+) -> None:
+    """Give the credential the secrets of its files whenever they change."""
+    found = [file for each in VENUE_SETTINGS if (file := _secret_file(each, settings)) is not None]
+    if not found:
+        return
+
+    def replace_secrets(secrets: Mapping[str, str]) -> None:
+        mask_also(secrets.values())
+        credential.replace(secrets)
+
+    files = SecretFiles(
+        found,
+        credential.secrets,
+        replace=replace_secrets,
+        note_unreadable=metrics.secrets_unreadable.labels(settings.name).set,
+    )
+    supervisor.start(stack, f"secrets {settings.name}", files.run)
+
+
+def _secret_file(setting: Setting, settings: VenueSettings) -> SecretFile | None:
+    path = settings.files.get(setting.field)
+    name = setting.name + settings.name.upper()
+    if path is None or setting.field not in ("secrets", "token"):
+        return None  # the credentials in a URL change with it, at a restart
+
+    def secrets(text: str) -> Mapping[str, str]:
+        value = parsed(setting, name, text)
+        if setting.field == "token":
+            return {TOKEN: value}
+        return _checked_options(descriptor_of(settings), replace(settings, secrets=value))[1]
+
+    return SecretFile(setting=name, path=path, parse=secrets)
 
 
 async def open_venues(core: Core, stack: AsyncExitStack) -> None:
@@ -77,7 +132,8 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
             )
         case _:
             note_unasked = core.metrics.unasked_responses.labels(settings.name).inc
-            venue = remote_venue(settings, core.clock, note_unasked=note_unasked)
+            credential = core.credentials[settings.name]
+            venue = remote_venue(settings, core.clock, note_unasked=note_unasked, credential=credential)
     await venue.start()
     stack.push_async_callback(venue.close)
     return venue
@@ -89,14 +145,20 @@ def _quotes_of(other: VenueName | None, core: Core) -> QuoteOf | None:
 
 
 def remote_venue(
-    settings: VenueSettings, clock: Clock, *, sends: Pool = SENDS, note_unasked: Callable[[], None] = lambda: None
+    settings: VenueSettings,
+    clock: Clock,
+    *,
+    sends: Pool = SENDS,
+    note_unasked: Callable[[], None] = lambda: None,
+    credential: Credential | None = None,
 ) -> Bridge:
     """A venue outside of this process; it is not started yet. `note_unasked` as in `Transport`."""
     descriptor, capabilities = descriptor_of(settings), declared_capabilities(settings)
+    credential = credential or credential_of(settings, clock)
     return Bridge(
         settings.name,
         descriptor,
-        _adapter(settings),
+        _adapter(settings, credential),
         clock=clock,
         way=Way(
             address_of(settings.url) or descriptor.default_url,
@@ -106,13 +168,24 @@ def remote_venue(
         capabilities=capabilities,
         codes=final_codes(settings.final_errors) if descriptor.states_rules else {},
         names=names_at(settings),
+        credential=credential,
     )
 
 
-def _adapter(settings: VenueSettings) -> Adapter:
+# The name of the HTTP protocol's only secret.
+TOKEN = "token"
+
+
+def _secrets_of(settings: VenueSettings) -> Mapping[str, str]:
+    if settings.kind == "http":
+        return {} if settings.token is None else {TOKEN: settings.token}
+    return _checked_options(descriptor_of(settings), settings)[1]
+
+
+def _adapter(settings: VenueSettings, credential: Credential) -> Adapter:
     if settings.kind == "http":
         return HttpProtocol(
-            headers=credentials_of(settings),
+            headers=lambda: credentials_of(settings, credential.secrets.get(TOKEN)),
             idempotency_header=settings.idempotency_header,
             has_lookup=settings.lookup != "none",
         )
@@ -121,14 +194,14 @@ def _adapter(settings: VenueSettings) -> Adapter:
         raise SettingError(
             setting_of("URL", settings), f"{settings.kind} needs an address: {settings.kind}:https://host"
         )
-    options, secrets = _checked_options(kind.descriptor, settings)
+    options, _ = _checked_options(kind.descriptor, settings)
     return kind.build(
         Configuration(
             venue=settings.name,
             url=address_of(settings.url) or kind.descriptor.default_url,
             capabilities=declared_capabilities(settings),
             options=options,
-            secret=secrets.__getitem__,
+            secret=credential.secret,
         )
     )
 
@@ -173,7 +246,7 @@ def names_at(settings: VenueSettings) -> VenueNames:
     return VenueNames(settings.accounts, settings.symbols)
 
 
-def credentials_of(settings: VenueSettings) -> dict[str, str]:
+def credentials_of(settings: VenueSettings, token: str | None) -> dict[str, str]:
     """The header with the broker's token; under `Authorization` it is a bearer token.
 
     A user and a password in the URL are sent as HTTP Basic authentication.
@@ -184,9 +257,9 @@ def credentials_of(settings: VenueSettings) -> dict[str, str]:
         user, _, password = parts.netloc.rpartition("@")[0].partition(":")
         basic = b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
         headers["Authorization"] = f"Basic {basic}"
-    if settings.token is not None:
+    if token is not None:
         header = settings.token_header
-        headers[header] = f"Bearer {settings.token}" if header.lower() == "authorization" else str(settings.token)
+        headers[header] = f"Bearer {token}" if header.lower() == "authorization" else str(token)
     return headers
 
 
@@ -267,6 +340,8 @@ def _send_state(gate: VenueGate | None, record: HealthRecord | None) -> tuple[Se
     if record is None:
         return "unknown", "NOT_REPORTED", "no worker has reported on it lately"
     problem = None if gate is None else gate.problem
+    if record.paused is not None and (gate is None or not gate.is_locked):
+        return "closed", "CREDENTIAL_PAUSED", record.paused
     if gate is not None and not gate.is_open:
         if problem is None:
             return "closed", "NOT_SYNCHRONISED", "its orders and reports are being read"
@@ -291,7 +366,7 @@ async def open_quotes(core: Core, stack: AsyncExitStack, *, polls_catalogue: boo
         if settings.quotes_of is not None:
             continue
         if settings.quotes == "venue" and is_remote(settings):
-            adapter = _adapter(settings)
+            adapter = _adapter(settings, core.credentials[settings.name])
             if not isinstance(adapter, HasQuotes):
                 continue  # a venue without quotes has none
             source = await _open_polled(settings, adapter, core, stack, polls_catalogue=polls_catalogue)

@@ -16,7 +16,7 @@ from switchyard.flow.executions.record import GapWatch, Recorder
 from switchyard.flow.executions.strays import VenueGate
 from switchyard.flow.executions.sync import StrayRecall, Sweeper, VenueSync
 from switchyard.flow.health.copies import CopyWatch
-from switchyard.flow.health.venues import HealthWriter, VenueBreaker
+from switchyard.flow.health.venues import HealthWriter, PauseKeeper, VenueBreaker
 from switchyard.flow.history.restore import mark_read, restored_at, restored_seq, was_read
 from switchyard.flow.kill.cancels import KillCancels
 from switchyard.flow.lost_history import LostAmends, LostHistory
@@ -44,6 +44,12 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     )
     await sent_ids.start()
     core.health.watch(map(partial(_breaker, core), core.settings.venues))
+    core.health.watch_credentials(core.credentials)
+    for name, credential in core.credentials.items():
+        core.metrics.credential_paused.labels(name).set_function(partial(getattr, credential, "is_paused"))
+    pauses = PauseKeeper(core.health, core.credentials, core.database.journal, core.sequencer.commit)
+    await pauses.start()
+    core.supervisor.start(stack, "venue pauses", pauses.run)
     copies: dict[VenueName, CopyWatch] = {}
     restored = await restored_at(core.database.journal)
     history = LostHistory(
@@ -222,6 +228,7 @@ def _gate(core: Core, venue: VenueName, dispatcher: Dispatcher) -> VenueGate:
         on_open=open_venue,
         on_close=partial(dispatcher.close_venue, venue),
         breaker=core.health.breaker(venue),
+        paused=partial(core.health.pause_of, venue),
     )
 
 

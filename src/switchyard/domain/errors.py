@@ -48,6 +48,7 @@ SwitchyardError
 ├── Unavailable               nothing was written or sent; repeat the request later (503)
 │   ├── QueueFull             the sequencer's queue is at its bound
 │   ├── QueueDelayed          the order would be accepted or sent too late
+│   ├── CredentialPaused      the venue rejects its credential: nothing is sent to it
 │   ├── BrokerFailed          the broker did not answer a question that the request depends on
 │   ├── PositionMoved         the position changed at every try to close it
 │   ├── NoQuote               the venue has no quote for the symbol, or only a stale one
@@ -359,6 +360,17 @@ class QueueDelayed(Unavailable):
     """So many orders are before this one that it would be accepted or sent too late."""
 
     reason = "QUEUE_DELAY"
+
+
+class CredentialPaused(Unavailable):
+    """The order would go to a venue that rejects its credential."""
+
+    reason = "CREDENTIAL_PAUSED"
+
+    def __init__(self, venue: str) -> None:
+        super().__init__(
+            f"{venue} rejects the credential that is configured for it, so no orders are sent there; nothing was placed"
+        )
 
 
 class BrokerFailed(Unavailable):

@@ -17,7 +17,7 @@ from switchyard.domain.market.routing import Route
 from switchyard.domain.values import SYMBOL
 from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS, SECTION, idempotency_of
 from switchyard.settings.kafka import KAFKA_SETTINGS, kafka_of, passed_names
-from switchyard.settings.parse import value_of, values_of
+from switchyard.settings.parse import file_of, value_of, values_of
 from switchyard.settings.pdca import PDCA_API_SETTINGS, RECHECK_SETTINGS, pdca_api_of, rechecks_of
 from switchyard.settings.risk import RISK_SETTINGS, risk_of
 from switchyard.settings.risk import SECTION as RISK_SECTION
@@ -39,12 +39,16 @@ def venue_of(name: VenueName, environment: Mapping[str, str], section: Mapping[s
             )
     values = {}
     stated = set(document)
+    files: dict[str, Path] = {}
     for setting in VENUE_SETTINGS:
         default = _text(document[setting.field]) if setting.field in document else setting.default
         values[setting.field] = value_of(setting, setting.name + name.upper(), environment, default)
-        if setting.name + name.upper() in environment:
+        path = file_of(setting, setting.name + name.upper(), environment)
+        if path is not None:
+            files[setting.field] = path
+        if path is not None or setting.name + name.upper() in environment:
             stated.add(setting.field)
-    return VenueSettings(name=name, stated=frozenset(stated), **values)
+    return VenueSettings(name=name, stated=frozenset(stated), files=files, **values)
 
 
 def _text(value: Any) -> str:

@@ -265,9 +265,20 @@ def venue_url(value: str) -> str:
 
 
 def option_values(value: str) -> Mapping[str, str]:
-    """Values by name, as `name=value` separated by commas, or in a line each, which may then have commas."""
+    """Values by name, as `name=value` separated by commas, or in a line each, which may then have commas.
+
+    Among lines, those that begin with `#` are comments. If nothing follows a `name=`, the indented lines below it are
+    its value, such as a key in PEM.
+    """
     given: dict[str, str] = {}
-    for item in filter(None, (part.strip() for part in value.split("\n" if "\n" in value else ","))):
+    name = ""
+    for item in value.split("\n" if "\n" in value else ","):
+        if not item.strip() or (item.lstrip().startswith("#") and "\n" in value):
+            continue
+        is_below = "\n" in value and bool(name) and item[0] in " \t"
+        if is_below and (not given[name] or "\n" in given[name]) and item.strip().isprintable():
+            given[name] += item.strip() + "\n"
+            continue
         name, equals, text = (part.strip() for part in item.partition("="))
         if not equals or not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) or name in given or not text.isprintable():
             raise ValueError("must look like region=eu,mode=live, each name once in lower case")
@@ -445,14 +456,25 @@ class SecretNames(dict[str, Secret]):
     __slots__ = ()
 
 
+def file_of(setting: Setting, name: str, environment: Mapping[str, str]) -> Path | None:
+    """The file that a secret is read from; None if it is given itself, or not at all."""
+    path = environment.get(name + "_FILE") if setting.secret and name not in environment else None
+    return Path(path) if path else None
+
+
+def read_secret(name: str, path: Path) -> str:
+    """Return the text of a secret's file; raises SettingError."""
+    try:
+        return path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(name + "_FILE", f"cannot be read: {error}") from None
+
+
 def value_of(setting: Setting, name: str, environment: Mapping[str, str], default: str | None) -> Any:
     """Read a value from the environment (a secret also from its file), else use the default."""
     text = environment.get(name)
-    if setting.secret and text is None and (path := environment.get(name + "_FILE")):
-        try:
-            text = Path(path).read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingError(name + "_FILE", f"cannot be read: {error}") from None
+    if (path := file_of(setting, name, environment)) is not None:
+        text = read_secret(name, path)
     if text is None:
         text = default
     return None if text is None else parsed(setting, name, text)

@@ -198,6 +198,8 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Secret, because it may contain credentials."""
     stated: frozenset[str]
     """The fields that were set; the others have their defaults."""
+    files: Mapping[str, Path]
+    """The files that secrets were read from, by field; they are read again while the process runs."""
     options: Mapping[str, str]
     secrets: SecretNames
     token: Secret | None

@@ -28,8 +28,12 @@ def without_credentials(text: str) -> str:
 
 
 def redactor(secrets: Iterable[str]) -> Callable[[str], str]:
-    """A function that masks these secrets in a text, as they are, percent-encoded or in JSON, and URL credentials."""
-    forms = {form for secret in secrets for form in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1])}
+    """A function that masks these secrets in a text, as they are, percent-encoded or in JSON, and URL credentials.
+
+    Of a secret with several lines, each line is masked.
+    """
+    parts = {part for secret in secrets for part in (secret, *secret.splitlines())}
+    forms = {form for part in parts for form in (part, quote(part, safe=""), json.dumps(part)[1:-1])}
     # The longest first: a secret may contain another.
     known = sorted((form for form in forms if len(form) >= SECRET_LENGTH_MIN), key=len, reverse=True)
 
@@ -41,6 +45,26 @@ def redactor(secrets: Iterable[str]) -> Callable[[str], str]:
     return redact
 
 
+class _Masks:
+    """What the logs of this process mask."""
+
+    def __init__(self) -> None:
+        self._secrets: frozenset[str] = frozenset()
+        self.redact = redactor(())
+
+    def add(self, secrets: Iterable[str]) -> None:
+        self._secrets |= frozenset(secrets)
+        self.redact = redactor(self._secrets)
+
+
+_masks = _Masks()
+
+
+def mask_also(secrets: Iterable[str]) -> None:
+    """Mask these secrets in the logs too, which were read after the start."""
+    _masks.add(secrets)
+
+
 log = structlog.get_logger()
 
 
@@ -49,7 +73,7 @@ def configure_logs(level: str, form: str, secrets: Iterable[str] = (), *, traced
     render: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )
-    redact = redactor(secrets)
+    mask_also(secrets)
     writer = LineLogger(sys.stderr)
     structlog.configure(
         processors=[
@@ -61,7 +85,7 @@ def configure_logs(level: str, form: str, secrets: Iterable[str] = (), *, traced
             structlog.processors.format_exc_info,
             render,
             # Last, on the whole line: a secret may be in any field and in any traceback.
-            lambda _logger, _method, line: redact(str(line)),
+            lambda _logger, _method, line: _masks.redact(str(line)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=lambda *_names: writer,

@@ -554,6 +554,14 @@ class Metrics:
             "venue_cancels_ignored_total", "Orders that stay open after the last repeated cancel"
         )
         self.venue_state = new.gauge("venue_state", "1 if orders are sent to the venue, 0 while it is closed", "venue")
+        self.credential_paused = new.gauge(
+            "venue_credential_paused",
+            "1 while the venue rejects its credential, so that nothing is sent with it",
+            "venue",
+        )
+        self.secrets_unreadable = new.gauge(
+            "venue_secrets_unreadable", "1 while a file with secrets of the venue cannot be read", "venue"
+        )
         self.overfills = new.counter("orders_overfilled_total", "Orders filled beyond their quantity")
         self.copy_evidence = new.counter(
             "venue_copy_evidence_total",

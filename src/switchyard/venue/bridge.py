@@ -47,6 +47,7 @@ from switchyard.ports.venue import (
     ignore_departure,
     supports,
 )
+from switchyard.venue.credentials import ASK_SECONDS, Credential, Question
 from switchyard.venue.interface import (
     Adapter,
     AmendOrder,
@@ -179,6 +180,7 @@ class Bridge:
         codes: Mapping[str, Meaning] = MappingProxyType({}),
         names: VenueNames | None = None,
         response_seconds: Mapping[TimeInForce, float] = RESPONSE_SECONDS,
+        credential: Credential | None = None,
     ) -> None:
         """`capabilities`: those of the descriptor, weakened by settings; `codes` are added to the descriptor's."""
         assert CONNECT_SECONDS + max(response_seconds.values()) <= SEND_LIMIT.total_seconds()
@@ -187,6 +189,7 @@ class Bridge:
         self.adapter = adapter
         self.capabilities = capabilities or descriptor.capabilities
         self.names = names or VenueNames()
+        self.credential = credential or Credential(name, {}, clock)
         self.time = VenueTime(clock, descriptor.time_header)
         self._id_form = descriptor.id_form
         self._clock = clock
@@ -344,7 +347,7 @@ class Bridge:
         """Yield every order that the venue may still fill, in pages; raises VenueUnavailable."""
         if self.capabilities.lookup == "none":
             raise self._unavailable("it has no order lookup")
-        wire = self._wire()
+        version, wire = self._checked_version(), self._wire()
         pages, count = aiter(self.adapter.open_orders(wire)), 0
         try:
             while True:
@@ -354,6 +357,7 @@ class Bridge:
                 except StopAsyncIteration:
                     break
                 except Exception as error:
+                    self._note_question(None, wire, version, is_answered=False)
                     raise self._unavailable(error) from error
                 count += len(page)
                 yield page
@@ -365,7 +369,7 @@ class Bridge:
         """Return the next execution reports; raises VenueUnavailable."""
         wire = self._wire()
         try:
-            page = await self._asked(self.adapter.reports(after, limit, wire), wire)
+            page = await self._asked(lambda: self.adapter.reports(after, limit, wire), wire, "reports")
             self._check_answered(wire, len(page.reports))
             if len(page.cursor) > CURSOR_LENGTH_MAX or not page.cursor.isprintable():
                 raise ValueError(f"its cursor is not printable, or exceeds {CURSOR_LENGTH_MAX} characters")
@@ -380,7 +384,7 @@ class Bridge:
         """Ask the venue something harmless; raises VenueUnavailable."""
         wire = self._wire()
         try:
-            result = await self._asked(self.adapter.probe(wire), wire)
+            result = await self._asked(lambda: self.adapter.probe(wire), wire, "probe")
             self._check_answered(wire)
             return result
         except Exception as error:
@@ -388,20 +392,22 @@ class Bridge:
 
     async def cancel_all(self) -> None:
         """Cancel every open order under our credentials; raises VenueUnavailable."""
-        assert isinstance(self.adapter, CancelsAll), "the descriptor declares `cancel_all`"
+        adapter = self.adapter
+        assert isinstance(adapter, CancelsAll), "the descriptor declares `cancel_all`"
         wire = self._wire(changes="everything")
         try:
-            await self._asked(self.adapter.cancel_all(wire), wire)
+            await self._called(adapter.cancel_all(wire), wire)
             self._check_answered(wire)
         except Exception as error:
             raise self._unavailable(error) from error
 
     async def statement(self, after: str | None, limit: int) -> StatementPage:
         """Return the next executions of the venue's books; raises VenueUnavailable."""
-        assert isinstance(self.adapter, HasStatement), "only a venue with a statement is asked for it"
+        adapter = self.adapter
+        assert isinstance(adapter, HasStatement), "only a venue with a statement is asked for it"
         wire = self._wire()
         try:
-            page = await self._asked(self.adapter.statement(after, limit, wire), wire)
+            page = await self._asked(lambda: adapter.statement(after, limit, wire), wire)
             self._check_answered(wire, len(page.lines))
             fills = [self._statement_fill(line) for line in page.lines]
         except Exception as error:
@@ -457,21 +463,55 @@ class Bridge:
         others = frozenset(other_ids)
         answer: Answer | None = None
         failure = ""
+        version = self.credential.version
         try:
             async with asyncio.timeout(SEND_LIMIT.total_seconds()):
-                answer = await self._asked(self.adapter.send(message, wire), wire)
+                answer = await self._called(self.adapter.send(message, wire), wire)
         except (Exception, SystemExit) as error:  # an adapter that ends the process would leave a half-dead one
             failure = repr(error)
             if wire.exchange is None or isinstance(wire.exchange, BrokerResponse):
                 self._note_defect(message, error)
         try:
             _check_ids(answer)
-            return judged(message, others, answer, wire, self._clock.now(), self._rules, failure)
+            outcome = judged(message, others, answer, wire, self._clock.now(), self._rules, failure)
         except Exception as error:  # what the adapter returned is not what the interface says
             self._note_defect(message, error)
-            return Ambiguous("ADAPTER_FAILED", bounded_detail(repr(error)))
+            outcome = Ambiguous("ADAPTER_FAILED", bounded_detail(repr(error)))
+        if self._rules.is_unauthorized(message, wire.answer, wire.exchange):
+            # Also if the answer may belong to another message: a pause denies nothing.
+            code = wire.answer.code if isinstance(wire.answer, Refused) else "no code"
+            status = wire.exchange.status if isinstance(wire.exchange, BrokerResponse) else 0
+            self.credential.note_unauthorized(f"HTTP {status}, {code}", version)
+        elif isinstance(outcome, Accepted | VenueRejected) and wire.exchange is not None:
+            self.credential.note_message(version)
+        return outcome
 
-    async def _asked(self, call: Awaitable[_T], wire: HttpWire) -> _T:
+    async def _asked(self, call: Callable[[], Awaitable[_T]], wire: HttpWire, question: Question | None = None) -> _T:
+        """The result of an adapter's call that asks the venue; raises VenueUnavailable while it must not be asked."""
+        version = self._checked_version()
+        is_answered = True
+        try:
+            result = await self._called(call(), wire)
+            is_answered = result != "busy"
+        except Exception:
+            is_answered = False
+            raise
+        finally:
+            self._note_question(question, wire, version, is_answered=is_answered)
+        return result
+
+    def _checked_version(self) -> int:
+        """The version of the secrets; raises VenueUnavailable if the venue rejects them and was asked lately."""
+        if not self.credential.may_ask():
+            raise self._unavailable(f"{self.credential.reason}; it is asked again within {ASK_SECONDS:.0f} s")
+        return self.credential.version
+
+    def _note_question(self, question: Question | None, wire: HttpWire, version: int, *, is_answered: bool) -> None:
+        """Tell the credential; without a response it is not known what the venue thinks of it."""
+        if wire.has_response:
+            self.credential.note_question(question, is_answered=is_answered, version=version)
+
+    async def _called(self, call: Awaitable[_T], wire: HttpWire) -> _T:
         """The result of an adapter's call, after which its wire carries nothing any more."""
         try:
             with wire.used():
@@ -545,7 +585,7 @@ class Bridge:
         no other order, and must not show the order as taken.
         """
         try:
-            found = await self._asked(self.adapter.find(ref, wire), wire)
+            found = await self._asked(lambda: self.adapter.find(ref, wire), wire)
         except Exception as error:
             raise self._unavailable(error) from error
         if found is not None and not (isinstance(found.client_order_id, str) and isinstance(found.venue_order_id, str)):
@@ -726,6 +766,13 @@ class AnswerRules(msgspec.Struct, frozen=True, kw_only=True):
             if meaning is not None and isinstance(message, _ANSWERS.get(meaning, Message)):
                 return meaning
         return None
+
+    def is_unauthorized(self, message: Message, answer: Answer | None, exchange: Exchange | None) -> bool:
+        """Whether the venue rejects our credential; an answer without a readable code says so by its status."""
+        if not isinstance(exchange, BrokerResponse) or not isinstance(answer, Refused | Unclear):
+            return False
+        refused = answer if isinstance(answer, Refused) else Refused(code="")
+        return self.meaning(message, refused, exchange.status) == "unauthorized"
 
     def is_duplicate(self, message: Message, answer: Answer | None, exchange: Exchange | None) -> bool:
         """Whether the venue says that it had the message before."""

@@ -140,6 +140,8 @@ class HttpWire:
         """What the response says about the message."""
         self.asked_body = b""
         """The body of the last response to a question."""
+        self.has_response = False
+        """Whether some question got a response, whatever it says."""
         self.is_answered = False
         """Whether the last question got a response that counts, whatever the adapter made of it."""
         self._is_sure = False
@@ -254,6 +256,7 @@ class HttpWire:
             raise NoAnswer(described(exchange.code, exchange.detail))
         if exchange.is_cached:
             raise NoAnswer("a cache answered instead of the venue")
+        self.has_response = True
         self.asked_body = exchange.body
         result = read(Response(status=exchange.status, headers=exchange.headers, body=exchange.body))
         if must_be_sure is not None and must_be_sure(result) and not exchange.is_only_response:

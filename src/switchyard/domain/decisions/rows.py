@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from switchyard.domain.ids import VenueName
 from switchyard.domain.journal.changes import Change
 from switchyard.domain.journal.events import EventType, change_of, event, outbox_fact
 from switchyard.domain.journal.facts import DoubtFact, OrderFact, OutboxFact, RerouteFact, ResultFact
@@ -229,6 +230,10 @@ def _as_it_is(time: datetime) -> datetime:
     return time
 
 
+def _never_paused(_venue: VenueName) -> datetime | None:
+    return None
+
+
 class RetryLimits(msgspec.Struct, frozen=True):
     """How often, and for how long after its acceptance, an order that is proven unsent is sent again.
 
@@ -240,6 +245,8 @@ class RetryLimits(msgspec.Struct, frozen=True):
     wait_max: timedelta
     counted_from: Callable[[datetime], datetime] = _as_it_is
     """When the wait of an order of that time began: later, if the clock was stepped ahead since."""
+    resumed_at: Callable[[VenueName], datetime | None] = _never_paused
+    """When the last pause of the venue's credential ended: the time before it is not counted."""
     ends_by_time_only: bool = False
     """Whether orders are sent again for as long as they may wait, however often; cancels and amends are counted."""
 
@@ -255,13 +262,19 @@ class RetryLimits(msgspec.Struct, frozen=True):
         if order.status != "ACCEPTED":
             return False
         since = row.updated_at if row.last_error in _DOUBT_ENDED else order.accepted_at
-        return at >= self.counted_from(since) + self.wait_max
+        return at >= self.waits_since(since, row.venue) + self.wait_max
+
+    def waits_since(self, time: datetime, venue: VenueName) -> datetime:
+        """When the wait of an order of that time began."""
+        counted, resumed = self.counted_from(time), self.resumed_at(venue)
+        return counted if resumed is None else max(counted, resumed)
 
 
 def retry_limits(
     retries_max: int,
     wait_max: timedelta | None = None,
     counted_from: Callable[[datetime], datetime] = _as_it_is,
+    resumed_at: Callable[[VenueName], datetime | None] = _never_paused,
 ) -> RetryLimits:
     """The limits of an order that cannot be sent; without a `wait_max`, it may wait as long as all retries take.
 
@@ -269,9 +282,9 @@ def retry_limits(
     because orders wait in a queue without any failure, too.
     """
     if wait_max is not None:
-        return RetryLimits(retries_max, wait_max, counted_from, ends_by_time_only=True)
+        return RetryLimits(retries_max, wait_max, counted_from, resumed_at, ends_by_time_only=True)
     retries = sum((backoff(attempt, 1) for attempt in range(1, retries_max + 1)), timedelta())
-    return RetryLimits(retries_max, max(retries, *SEND_DEADLINES.values()), counted_from)
+    return RetryLimits(retries_max, max(retries, *SEND_DEADLINES.values()), counted_from, resumed_at)
 
 
 def record_result(order: Order, http_status: int, response: str, result_digest: str) -> Change:

@@ -50,7 +50,7 @@ BreakerState = Literal["closed", "half_open", "open"]
 SendState = Literal[
     "open",  # orders are sent
     "held",  # its circuit breaker is not closed: orders and cancels wait, or go elsewhere
-    "closed",  # not read since the start, or locked
+    "closed",  # not read since the start, or locked, or its credential is paused
     "unknown",  # no worker has reported on it lately
 ]
 
@@ -65,6 +65,8 @@ class HealthRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Faults in a row."""
     latency_seconds: float | None = None
     reject_rate: float | None = None
+    paused: str | None = None
+    """Why nothing is sent with the credential, if the venue rejects it; for people."""
 
 
 class VenueState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -29,6 +29,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     venue: VenueName
     problem: str | None = None
     """Why no order should go to it; none while it is healthy."""
+    is_barred: bool = False
+    """Whether an order to it would be rejected; to one with another problem it would wait."""
     quote: Quote | None = None
     """None without a quote, or with a stale one."""
     fee_percent: Decimal = ZERO
@@ -71,7 +73,7 @@ def ranked(wanted: Wanted, candidates: Sequence[Candidate]) -> RouteFact:
 
 def preferred(candidates: Sequence[Candidate]) -> RouteFact:
     """The candidates in their own order, those with a problem last."""
-    order = sorted(candidates, key=lambda candidate: candidate.problem is not None)
+    order = sorted(candidates, key=lambda candidate: (candidate.is_barred, candidate.problem is not None))
     facts = []
     for place, candidate in enumerate(order):
         text = "later in the route" if place else "the first healthy venue of the route"
@@ -105,6 +107,7 @@ def _shortage(wanted: Wanted, candidate: Candidate) -> Decimal:
 _Measure = Callable[[Wanted, Candidate], Any]
 # Each measure, the smaller the better, with the words for the better and for the worse of two venues.
 _MEASURES: Final[tuple[tuple[_Measure, str, str], ...]] = (
+    (lambda _, candidate: candidate.is_barred, "takes orders, unlike {}", "takes no orders"),
     (lambda _, candidate: candidate.problem is not None, "healthy, unlike {}", "not healthy"),
     (lambda _, candidate: candidate.quote is None, "has a quote, unlike {}", "has no fresh quote"),
     (

@@ -19,6 +19,7 @@ from switchyard.domain.errors import (
     BodyTooLarge,
     CancelPending,
     ConstraintViolated,
+    CredentialPaused,
     Forbidden,
     IdempotencyConflict,
     InvalidField,
@@ -258,9 +259,11 @@ def do_error_response(error: Exception) -> tuple[WireResponse, DoErrorBody]:
 
 
 def _do_error(error: Exception, reason: str) -> str:
-    """Return the code of seeds 000 and 003, which have one for every wrong field and one for every bad token."""
+    """Return the code of seeds 000 and 003: one for every wrong field, every bad token and every useless broker."""
     if isinstance(error, Unauthorized):
         return "UNAUTHORIZED"
+    if isinstance(error, CredentialPaused):
+        return "BROKER_DOWN"
     return "VALIDATION_ERROR" if isinstance(error, UnknownSymbol) else reason
 
 
@@ -268,7 +271,8 @@ def _reason_code(error: Exception) -> str | None:
     """Return what the code leaves out."""
     if isinstance(error, ConstraintViolated):
         return error.reason_code
-    return error.reason if isinstance(error, UnknownSymbol | Unauthorized | RiskRejected) else None
+    shown = UnknownSymbol | Unauthorized | RiskRejected | CredentialPaused
+    return error.reason if isinstance(error, shown) else None
 
 
 def as_answered(error: Exception, method: str) -> Exception:

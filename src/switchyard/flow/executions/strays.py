@@ -98,7 +98,13 @@ SYNC_SECONDS = 5.0
 
 
 ProblemCode = Literal[
-    "BREAKER_OPEN", "NOT_SYNCHRONISED", "CLOSED", "REPORTS_UNREADABLE", "REPORTS_WAIT", "ENDED_ORDERS_OPEN"
+    "BREAKER_OPEN",
+    "CREDENTIAL_PAUSED",
+    "NOT_SYNCHRONISED",
+    "CLOSED",
+    "REPORTS_UNREADABLE",
+    "REPORTS_WAIT",
+    "ENDED_ORDERS_OPEN",
 ]
 
 
@@ -128,7 +134,10 @@ class VenueGate:
         on_open: Callable[[], None] = _nothing,
         on_close: Callable[[], None] = _nothing,
         breaker: VenueBreaker | None = None,
+        paused: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`paused`: why nothing is sent with the venue's credential."""
+        self._paused = paused
         self._venue = venue
         self._clock = clock
         self._metrics = metrics
@@ -149,6 +158,8 @@ class VenueGate:
     @property
     def problem(self) -> VenueProblem | None:
         """What an operator should know; none while all is well."""
+        if not self.is_locked and (paused := self._paused()) is not None:
+            return VenueProblem(self._venue, False, "CREDENTIAL_PAUSED", paused)
         if self.is_open:
             held = None if self._breaker is None else self._breaker.reason
             if held is not None:

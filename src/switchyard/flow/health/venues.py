@@ -5,7 +5,7 @@ the database.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from switchyard.ports.journal import Journal
 from switchyard.ports.quotes import Quotes
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
 from switchyard.telemetry.metrics import Metrics
+from switchyard.venue.credentials import Credential, Pause
 
 # The weight of the newest answer: about the last twenty count.
 WEIGHT = 0.1
@@ -220,19 +221,35 @@ class VenueBreaker:
         self.on_change()
 
 
+async def _keep_nothing(_venue: VenueName) -> None:
+    pass
+
+
 class HealthBoard:
-    """The breakers and the quality of the venues."""
+    """The breakers, the credentials and the quality of the venues."""
 
     def __init__(self) -> None:
         self._breakers: dict[VenueName, VenueBreaker] = {}
         self._quality: dict[VenueName, VenueQuality] = {}
         self._reported: Mapping[VenueName, HealthRecord] = {}
+        self._credentials: Mapping[VenueName, Credential] = {}
+        self._reported_pauses: Mapping[VenueName, str] = {}
+        self.paused: frozenset[VenueName] = frozenset()
+        """The venues that reject their credential, of those that this process sends to."""
+        self.keep_pause: Callable[[VenueName], Awaitable[None]] = _keep_nothing
+        """Stores the pause of a venue; set where pauses are kept."""
         self.blocked: frozenset[VenueName] = frozenset()
-        """The venues whose breaker is not closed."""
+        """The venues that get no orders: their breaker is not closed, or their credential is paused."""
         self.unheard: frozenset[VenueName] = frozenset()
         """Those of them that take cancels, because they only opened for want of reports."""
         self.on_change: Callable[[], None] = lambda: None
-        """Called after a breaker has opened or closed."""
+        """Called after a breaker has opened or closed, or a pause has begun or ended."""
+
+    def watch_credentials(self, credentials: Mapping[VenueName, Credential]) -> None:
+        """Send nothing to the venues that reject their credential."""
+        self._credentials = credentials
+        for credential in credentials.values():
+            credential.on_change = self._note_change
 
     def watch(self, breakers: Iterable[VenueBreaker]) -> None:
         """Judge these venues from now on: this process sends to them."""
@@ -257,10 +274,23 @@ class HealthBoard:
             faults=breaker.faults,
             latency_seconds=quality.latency_seconds,
             reject_rate=quality.reject_rate,
+            paused=self.pause_of(venue),
         )
+
+    def pause_of(self, venue: VenueName) -> str | None:
+        """Why nothing is sent with the venue's credential; none if it is used, or if that is not known here."""
+        credential = self._credentials.get(venue)
+        return self._reported_pauses.get(venue) if credential is None else credential.reason
+
+    def may_send_since(self, venue: VenueName) -> datetime | None:
+        """When the last pause of the venue's credential ended; none if there was none."""
+        credential = self._credentials.get(venue)
+        return None if credential is None else credential.resumed_at
 
     def reason(self, venue: VenueName) -> str | None:
         """Why no orders are sent to the venue; none if they are, or if that is not known here."""
+        if (pause := self.pause_of(venue)) is not None:
+            return pause
         breaker = self._breakers.get(venue)
         if breaker is not None:
             return breaker.reason
@@ -271,10 +301,14 @@ class HealthBoard:
         """What the workers have reported, in a process that does not send."""
         self._reported = records
 
+    def note_reported_pauses(self, pauses: Mapping[VenueName, str]) -> None:
+        """The paused credentials, in a process that does not send."""
+        self._reported_pauses = pauses
+
     def is_trial(self, venue: VenueName) -> bool:
         """Whether only one order at a time may be sent to the venue."""
-        breaker = self._breakers.get(venue)
-        return breaker is not None and breaker.is_trial
+        breaker, credential = self._breakers.get(venue), self._credentials.get(venue)
+        return (breaker is not None and breaker.is_trial) or (credential is not None and credential.is_trial)
 
     def note_sends(self, venue: VenueName, outcomes: Iterable[SendOutcome], seconds: float) -> None:
         """The venue was sent orders or a cancel, and these outcomes came after this time."""
@@ -288,8 +322,9 @@ class HealthBoard:
 
     def _note_change(self) -> None:
         blocked = {name: breaker for name, breaker in self._breakers.items() if not breaker.is_closed}
-        self.blocked = frozenset(blocked)
-        self.unheard = frozenset(name for name, breaker in blocked.items() if breaker.is_unheard)
+        self.paused = frozenset(name for name, credential in self._credentials.items() if credential.is_paused)
+        self.blocked = frozenset(blocked) | self.paused
+        self.unheard = frozenset(name for name, breaker in blocked.items() if breaker.is_unheard) - self.paused
         self.on_change()
 
 
@@ -323,6 +358,10 @@ class VenueChoice:
         self._id_forms = id_forms
         self._narrows = digest_digits(narrowest(id_forms.values())) < digest_digits(WHOLE)
 
+    def pause_of(self, venue: VenueName) -> str | None:
+        """Why new orders to the venue are rejected: it rejects its credential; none if they are accepted."""
+        return self._health.pause_of(venue)
+
     def may_leave(self, venue: VenueName) -> bool:
         """Whether the route of some symbol names the venue and another one."""
         return self._router.may_leave(venue)
@@ -345,7 +384,12 @@ class VenueChoice:
             return self._lacking(venue, order) or (self._health.reason if problem is None else problem)(venue)
 
         if not route.by_quality:
-            return preferred([Candidate(venue=venue, problem=problem_of(venue)) for venue in route.venues])
+            return preferred(
+                [
+                    Candidate(venue=venue, problem=problem_of(venue), is_barred=self.pause_of(venue) is not None)
+                    for venue in route.venues
+                ]
+            )
         instrument = self._catalogue.find(order.symbol)
         candidates = [
             self._candidate(venue, order.symbol, instrument.fee_percent, problem_of(venue)) for venue in route.venues
@@ -380,6 +424,7 @@ class VenueChoice:
         return Candidate(
             venue=venue,
             problem=problem,
+            is_barred=self.pause_of(venue) is not None,
             quote=self._quotes.quote(venue, symbol),
             fee_percent=fee_percent if own_fee is None else own_fee,
             reject_rate=None if record is None else record.reject_rate,
@@ -402,6 +447,7 @@ class _Dated(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.json.Decoder(_Dated).decode
+_decode_pause = msgspec.json.Decoder(Pause).decode
 
 
 class HealthWriter:
@@ -462,13 +508,90 @@ class HealthReader:
     async def run_once(self) -> int:
         """Read all records; returns how many are not stale."""
         found: dict[VenueName, HealthRecord] = {}
+        paused: dict[VenueName, str] = {}
         for venue in self._venues:
+            pause = await stored_pause(self._journal, venue)
+            if pause is not None and not pause.is_over:
+                paused[venue] = pause.reason  # however long ago: no worker sends before it is over
             mark = await self._journal.cursor(health_name(venue))
             stored = None if mark is None else _decode(mark.hash)
             if stored is not None and self._clock.now() - stored.at <= STALE:
                 found[venue] = stored.record
         self._board.note_reported(found)
+        self._board.note_reported_pauses(paused)
         return len(found)
+
+
+class PauseKeeper:
+    """Keeps the pauses of this worker's credentials, and adopts those of other workers and of the time before."""
+
+    def __init__(
+        self, board: HealthBoard, credentials: Mapping[VenueName, Credential], journal: Journal, commit: Commit
+    ) -> None:
+        self._board = board
+        self._credentials = credentials
+        self._journal = journal
+        self._commit = commit
+        self._known: dict[VenueName, Pause | None] = {}
+        """What this process has last read or written."""
+        self._turns = {venue: asyncio.Lock() for venue in credentials}
+
+    async def start(self) -> None:
+        """Adopt the pauses; must come before the first send."""
+        await self.run_once()
+        self._board.keep_pause = self.keep
+
+    async def run(self) -> None:
+        """Read and write for as long as the process lives."""
+        while True:
+            await asyncio.sleep(PAUSE_SECONDS)
+            try:
+                await self.run_once()
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("venue_pauses_not_kept", error=str(error))
+
+    async def run_once(self) -> int:
+        """Adopt what others have stored, and store what has changed here; returns how many were stored."""
+        return sum([await self._exchange(venue) for venue in self._credentials])
+
+    async def keep(self, venue: VenueName) -> None:
+        """Store the venue's pause before the order that met it ends: a crash must not cost a second one."""
+        try:
+            await self._exchange(venue)
+        except (Unavailable, OutcomeUnknown) as error:
+            log.warning("venue_pauses_not_kept", error=str(error))
+
+    async def _exchange(self, venue: VenueName) -> bool:
+        async with self._turns[venue]:
+            credential, known = self._credentials[venue], self._known.get(venue)
+            if credential.pause != known:
+                assert credential.pause is not None, "a pause is never forgotten"
+                text = msgspec.json.encode(credential.pause).decode()
+                self._known[venue] = credential.pause
+                try:
+                    await self._commit(Change(cursors=(Cursor(name=pause_name(venue), epoch=0, seq=0, hash=text),)))
+                except BaseException:
+                    self._known[venue] = known
+                    raise
+                return True
+            stored = await stored_pause(self._journal, venue)
+            # Of another worker, or from before a restart. An end is this process's own to find out.
+            is_news = stored is not None and stored != known and credential.pause == known
+            if stored is not None and is_news and (not stored.is_over or known is None):
+                credential.adopt(stored)
+                self._known[venue] = credential.pause
+            return False
+
+
+async def stored_pause(journal: Journal, venue: VenueName) -> Pause | None:
+    """The last pause of the venue's credential; none if there was none."""
+    mark = await journal.cursor(pause_name(venue))
+    return None if mark is None else _decode_pause(mark.hash)
+
+
+def pause_name(venue: VenueName) -> str:
+    """The name of the cursor."""
+    return f"credential:{venue}"
 
 
 def is_reported(text: str | None, now: datetime) -> bool:

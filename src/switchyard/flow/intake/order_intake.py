@@ -15,6 +15,7 @@ import structlog
 
 from switchyard.domain import decisions
 from switchyard.domain.errors import (
+    CredentialPaused,
     IdempotencyConflict,
     InvalidField,
     JournalUnavailable,
@@ -459,6 +460,11 @@ class OrderIntake:
         """Judge the order, wait for the admission window, and commit it."""
         account, venue, time_in_force = context.account_id, context.venue, context.order.time_in_force
         claim = await self._limits.claim_of(context, self._risk.judge(context))
+        if self._choice.pause_of(venue) is not None:
+            found = await self._find(request, rules)
+            if found is None:
+                raise CredentialPaused(venue)
+            return found
         if claim.violation is not None:  # it does not wait for the others, because it is never sent
             return await self._store(request, claim, rules)
         if not self._window.try_enter(venue, account, time_in_force):

@@ -246,7 +246,9 @@ class Dispatcher:
         self._rates = rates or VenueRates({}, clock, metrics)
         self._waiting = waiting
         self._first_sends = FirstSends(venues, clock)
-        self._retries = decisions.retry_limits(retry_max, wait_max, partial(_counted_from, clock))
+        self._retries = decisions.retry_limits(
+            retry_max, wait_max, partial(_counted_from, clock), self._health.may_send_since
+        )
         may_be_lost = never_lost if lost_keys is None else lost_keys.history.may_have_sent
         is_unasked = never_lost if lost_keys is None else lost_keys.is_unasked
         self._checks = PreSendChecks(self._first_sends, kills, self._retries, is_unasked)
@@ -395,7 +397,8 @@ class Dispatcher:
 
     async def recover_once(self) -> int:
         """Recover one page of rows that no live attempt will finish; returns how many there were."""
-        return await self._recovery.run_once(self._sends, self._sendable, self._locked)
+        # Orders to a paused credential wait until a person has changed it, however long that takes.
+        return await self._recovery.run_once(self._sends, self._sendable, self._locked | self._health.paused)
 
     @property
     def _sendable(self) -> Collection[VenueName]:

@@ -291,7 +291,7 @@ class OutcomeWriter:
         """Whether the order would end before its next attempt; one past its send deadline expires instead."""
         if row.kind != "new" or code in ("ATTEMPT_STALE", "KILL_SWITCH") or decisions.is_past_deadline(order, retry_at):
             return False
-        return retry_at >= self._retries.counted_from(order.accepted_at) + self._retries.wait_max
+        return retry_at >= self._retries.waits_since(order.accepted_at, row.venue) + self._retries.wait_max
 
     def _note(self, row: OutboxRow, outcome: AttemptOutcome, change: Change) -> None:
         order, written = change.orders[0], change.outbox[0]

@@ -443,6 +443,8 @@ class Sends:
                 throttle.slow_down(self._clock.now(), outcome.retry_after)
             elif isinstance(outcome, Accepted):
                 throttle.speed_up()
+        if venue in self._health.paused:
+            await self._health.keep_pause(venue)
         if ticket is not None:
             ticket.depart()  # those behind one that was held back are held back at once, too
         await self._outcomes.write([Ended(send.row, outcome) for send, outcome in zip(batch, outcomes, strict=True)])
@@ -453,9 +455,12 @@ class Sends:
         if ticket is not None and not await ticket.comes_within(TURN_LIMIT.total_seconds()):
             return [Unsent("TURN_TIMEOUT")] * len(batch)
         is_stale = self._clock.monotonic() - min([send.begun_at for send in batch]) > TURN_LIMIT.total_seconds()
+        if venue.name in self._health.paused:
+            is_stale = True  # it would be rejected like the one that has shown it
         if is_stale or (ticket is not None and ticket.would_pass) or True in [send.would_pass for send in batch]:
-            # The process was paused, or the commit took long: the resolver may already treat this attempt as ended.
-            # Those behind it in the line wait too: all go back to the queue, and leave it in their order.
+            # The credential was paused. Or the process was, or the commit took long: then the resolver may treat this
+            # attempt as ended. Those behind it in the line wait too: all go back to the queue, and leave it in their
+            # order.
             if ticket is not None:
                 ticket.hold_back()
                 for send in batch:

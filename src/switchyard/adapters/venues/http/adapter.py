@@ -72,6 +72,7 @@ _T = TypeVar("_T")
 # Pairs of HTTP status and error code that the broker's documents call final; with None, every code of the status.
 FinalErrors = frozenset[tuple[int, str | None]]
 
+UNAUTHORIZED: Final = ("401", "403")
 # What the protocol calls final.
 FINAL_ERRORS: Final[FinalErrors] = frozenset({(400, None), (401, None), (403, None), (422, None)})
 
@@ -106,9 +107,16 @@ _RULES: Final = AnswerRules(members=DESCRIPTOR.members)
 
 
 def final_codes(errors: FinalErrors) -> dict[str, Meaning]:
-    """The codes that the settings call final; those whose meaning the protocol gives keep it."""
+    """The codes that the settings call final; those whose meaning the protocol gives keep it.
+
+    401 and 403 are about the credential, unless the settings name the code too: the operator knows what that says.
+    """
     codes = {str(status) if code is None else f"{status}:{code}": code for status, code in errors}
-    return {key: "rejected" for key, code in codes.items() if DESCRIPTOR.codes.keys().isdisjoint((key, code))}
+    return {
+        key: "unauthorized" if key in UNAUTHORIZED else "rejected"
+        for key, code in codes.items()
+        if DESCRIPTOR.codes.keys().isdisjoint((key, code))
+    }
 
 
 class HttpProtocol:
@@ -117,11 +125,11 @@ class HttpProtocol:
     def __init__(
         self,
         *,
-        headers: Mapping[str, str] = MappingProxyType({}),
+        headers: Callable[[], Mapping[str, str]] = dict,
         idempotency_header: bool = True,
         has_lookup: bool = True,
     ) -> None:
-        """`headers`: the credentials. Without a lookup, any answer to a lookup shows that the broker answers."""
+        """`headers`: the credentials at present. Without a lookup, any answer to one shows that the broker answers."""
         self._has_lookup = has_lookup
         self._headers = headers
         self._idempotency_header = idempotency_header
@@ -211,13 +219,13 @@ class HttpProtocol:
         return "answered"
 
     def _request(self, method: Literal["POST", "PATCH"], path: str, body: bytes, key: str | None = None) -> Request:
-        headers = {"Content-Type": "application/json", **self._headers}
+        headers = {"Content-Type": "application/json", **self._headers()}
         if key is not None and self._idempotency_header:
             headers[IDEMPOTENCY_HEADER] = key
         return Request(method=method, path=path, headers=headers, body=body)
 
     def _query(self, path: str) -> Request:
-        return Request(method="GET", path=path, headers=self._headers)
+        return Request(method="GET", path=path, headers=self._headers())
 
 
 def _path(client_id: str) -> str:
@@ -410,7 +418,7 @@ def http_venue(
 ) -> Bridge:
     """A broker whose rules the operator states; `headers` are its credentials, `note_unasked` as in `Transport`."""
     adapter = HttpProtocol(
-        headers=headers, idempotency_header=idempotency_header, has_lookup=capabilities.lookup != "none"
+        headers=lambda: headers, idempotency_header=idempotency_header, has_lookup=capabilities.lookup != "none"
     )
     return Bridge(
         name,
