@@ -71,3 +71,8 @@ def test_a_forked_process_is_stopped_continued_and_killed_by_its_id(tmp_path: Pa
     assert process.wait(60) == process.returncode == process.poll() == -signal.SIGKILL
     assert processor_seconds() > before
     process.send_signal(signal.SIGKILL)  # of a process that has ended: nothing happens
+
+
+def test_a_command_with_long_arguments_is_started(tmp_path: Path) -> None:
+    process, code, _, error = run([str(COMMAND), "order", "show", "x" * 100_000], tmp_path)
+    assert (type(process), code) == (subprocess.Popen, 2), error

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).with_name("switchyard")
 # A variable that the interpreter, the loader or a library reads before `main`.
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "SSL_", "OPENSSL_", "TZ", "LC_", "LANG", "OTEL_")
+# Below the size of a socket's buffer.
 _REQUEST_BYTES_MAX = 100_000
 _MODULES = (
     "confluent_kafka",
@@ -94,13 +95,16 @@ def start(
     return server.start(request, out, out if isinstance(error, int) else error)
 
 
-def _request(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Request | None:
+def _request(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> bytes | None:
     match command:
         case [program, *arguments] if program == str(COMMAND):
-            return Request(None, tuple(arguments), dict(environment), str(folder))
+            module = None
         case [sys.executable, "-m", module, *arguments]:
-            return Request(module, tuple(arguments), dict(environment), str(folder))
-    return None
+            pass
+        case _:
+            return None
+    request = msgspec.msgpack.encode(Request(module, tuple(arguments), dict(environment), str(folder)))
+    return request if len(request) <= _REQUEST_BYTES_MAX else None
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -156,11 +160,11 @@ class _ForkServer:
                 pass_fds=[theirs.fileno()],
             )
 
-    def start(self, request: Request, out: IO[bytes], error: IO[bytes]) -> Forked:
+    def start(self, request: bytes, out: IO[bytes], error: IO[bytes]) -> Forked:
         status, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             streams = [out.fileno(), error.fileno(), theirs.fileno()]
-            socket.send_fds(self._socket, [msgspec.msgpack.encode(request)], streams)
+            socket.send_fds(self._socket, [request], streams)
         return Forked(int(status.recv(20)), status)
 
     def close(self) -> None:
