@@ -14,6 +14,7 @@ SHOWS = """
 import os, signal, sys, threading
 
 print(__name__, sys.argv[1:], os.getcwd(), os.environ.get("ONE"), os.environ.get("HOME"), sys.stdin.read())
+print(sys.path)
 print(sorted(os.listdir("/proc/self/fd"))[:3], len(os.listdir("/proc/self/fd")), threading.active_count())
 print([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE)])
 print("an error", file=sys.stderr)
@@ -42,8 +43,9 @@ def run(command: list[str], folder: Path, **environment: str) -> tuple[Started, 
 def test_a_forked_module_sees_what_a_started_one_does(tmp_path: Path, code: int) -> None:
     (tmp_path / "shows.py").write_text(SHOWS)
     command = [sys.executable, "-m", "shows", str(code), "two words"]
-    forked, *shown = run(command, tmp_path, ONE="1")
-    started, *shown_by_started = run(command, tmp_path, ONE="1", **NOT_FORKED)
+    settings = {"ONE": "1", "PYTHONPATH": f"{tmp_path}/plugin:{clean_environment()['PYTHONPATH']}"}
+    forked, *shown = run(command, tmp_path, **settings)
+    started, *shown_by_started = run(command, tmp_path, **settings, **NOT_FORKED)
     assert isinstance(forked, Forked)
     assert isinstance(started, subprocess.Popen)
     assert shown == shown_by_started

@@ -29,6 +29,8 @@ COMMAND = Path(sys.executable).with_name("switchyard")
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "SSL_", "OPENSSL_", "TZ", "LC_", "LANG", "OTEL_")
 # Below the size of a socket's buffer.
 _REQUEST_BYTES_MAX = 100_000
+# The folders of its PYTHONPATH, after that of the program.
+_SEARCHED = len(os.environ.get("PYTHONPATH", "").split(os.pathsep))
 _MODULES = (
     "confluent_kafka",
     "switchyard.adapters.venues.simulator.app",
@@ -90,7 +92,7 @@ def start(
     """Start a command, by a fork if that makes no difference to it."""
     server = _server()
     request = _request(command, environment, folder)
-    if request is None or _at_start(environment) != _at_start(server.environment):
+    if request is None or not _starts_alike(environment, server.environment):
         return subprocess.Popen(command, env=environment, cwd=folder, stdout=out, stderr=error)
     return server.start(request, out, out if isinstance(error, int) else error)
 
@@ -107,8 +109,11 @@ def _request(command: Sequence[str], environment: Mapping[str, str], folder: Pat
     return request if len(request) <= _REQUEST_BYTES_MAX else None
 
 
-def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
+def _starts_alike(environment: Mapping[str, str], of_server: Mapping[str, str]) -> bool:
+    mine, its = ({name: of[name] for name in of if name.startswith(_READ_AT_START)} for of in (environment, of_server))
+    # A forked process can search more folders than its server.
+    searched, searched_by_server = (set(of.pop("PYTHONPATH", "").split(os.pathsep)) for of in (mine, its))
+    return mine == its and searched >= searched_by_server
 
 
 class Forked:
@@ -255,6 +260,7 @@ def _become(request: Request, out: int, error: int) -> None:
 def _run(request: Request) -> None:
     # As the interpreter does for a module and for a script.
     sys.path[0] = request.folder if request.module else str(COMMAND.parent)
+    sys.path[1 : 1 + _SEARCHED] = request.environment["PYTHONPATH"].split(os.pathsep)
     sys.argv = [request.module or str(COMMAND), *request.arguments]
     if request.module:
         runpy.run_module(request.module, run_name="__main__", alter_sys=True)
@@ -271,7 +277,7 @@ if __name__ == "__main__":
         __import__(name)
     # What typer imports for its first command.
     with contextlib.suppress(SystemExit):
-        _run(Request(None, ("settings",), {}, ""))
+        _run(Request(None, ("settings",), dict(os.environ), ""))
     # A forked process would collect all of this at its end, and copy it on the way.
     gc.collect()
     gc.freeze()
