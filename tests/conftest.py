@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import tiers
+from tests.support import forked, tiers
 from tests.support.cluster import Cluster
 from tests.support.costs import OPTION, Costs
 from tests.support.postgres import PostgresServer
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Measure the tests if that is asked for."""
     path = config.getoption(OPTION)
     if path is not None:
-        config.pluginmanager.register(Costs(path.absolute()))
+        config.pluginmanager.register(Costs(path.absolute()), OPTION)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -57,8 +57,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_module and config.getoption(tiers.OPTION) and not tiers.has_core(collection_path) else None
 
 
-def pytest_unconfigure() -> None:
-    """Remove the state folder of the run."""
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the fork server, and remove the state folder of the run."""
+    forked.close()
+    costs = config.pluginmanager.get_plugin(OPTION)
+    if isinstance(costs, Costs):
+        costs.write_total()
     shutil.rmtree(_STATE_HOME, ignore_errors=True)
 
 

@@ -91,15 +91,13 @@ async def test_the_first_orders_are_as_recorded_and_log_no_problem(up: Terminal,
 
 
 async def test_likely_mistakes_are_answered_as_recorded(up: Terminal, session: Session) -> None:
-    await asyncio.to_thread(session.check, "mistakes")
+    await asyncio.to_thread(session.check, "mistakes", forks=True)
 
 
-# A command for each help text: minutes on a busy machine.
-@pytest.mark.timeout(1_200)
 def test_every_help_is_as_recorded(session: Session) -> None:
     recorded = commands_of((FOLDER / "help.txt").read_text("utf-8"))
     assert recorded == [f"{PROGRAM}{path} --help" for path in command_paths(typer.main.get_command(app))]
-    session.check("help")
+    session.check("help", forks=True)
 
 
 def command_paths(command: object, path: str = "") -> Iterator[str]:

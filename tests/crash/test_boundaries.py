@@ -28,11 +28,11 @@ from tests.support.venue_process import VenueProcess
 
 DEATHS = 2
 # More than the slots of a worker times the deaths: every process has orders left to send.
-ORDERS = 400
+ORDERS = 200
 # Odd numbers are orders that may wait: each of them is sent, however often the sender dies.
 KEYS = [f"key-{number}" for number in range(1, 2 * ORDERS, 2)]
-# The simulator accepts an order at once, so a short acceptance window is enough.
-WINDOW = {"VENUE_WINDOW_SEC_SIM": "1"}
+# The simulator accepts an order at once, so a short acceptance window is enough; and a worker has 32 slots.
+COMMON = {"VENUE_WINDOW_SEC_SIM": "1", "OUTBOX_BATCH_SIZE": "8", "OUTBOX_PARALLELISM": "4"}
 # The boundaries at which the venue has the order in hand.
 AFTER_THE_BYTES_LEFT = ("after_the_request_left", "after_the_answer", "before_the_outcome_is_written")
 
@@ -70,7 +70,7 @@ async def test_the_harness_detects_a_survivor_that_sends_again_without_asking(de
 async def worker_dies(boundary: str, dedupe: str, cluster: Cluster, postgres_server: PostgresServer) -> None:
     """Workers die at the boundary, then two start at the same time and recover their sends."""
     broker = cluster.broker(dedupe=dedupe)
-    settings = broker.client_settings(**WINDOW, SWITCHYARD_DATABASE_URL=await upgraded_database(postgres_server))
+    settings = broker.client_settings(**COMMON, SWITCHYARD_DATABASE_URL=await upgraded_database(postgres_server))
     gateway = cluster.process("gateway", "gateway", **settings)
     dying, *recoverers = (cluster.process("worker", name, **settings) for name in ("dying", "first", "second"))
     dying.command = dying_command(boundary)
@@ -92,7 +92,7 @@ async def process_dies(
     boundary: str, cluster: Cluster, broker: VenueProcess, *, survivor: list[str], **settings: str
 ) -> None:
     """A single process on SQLite dies at the boundary several times and starts again."""
-    process = cluster.process(**broker.client_settings(**WINDOW, **settings))
+    process = cluster.process(**broker.client_settings(**COMMON, **settings))
     process.command = dying_command(boundary)
     client = LoadClient(process)
     await process.start()

@@ -1,7 +1,7 @@
 """What each test costs: its own processor time and that of the processes that it ended, written to a file.
 
-Used with `--costs FILE`; each worker of pytest-xdist appends its lines. Processes that outlive the test, such as the
-servers of the session, count nowhere.
+Used with `--costs FILE`; each worker of pytest-xdist appends its lines, and at its end the seconds of the whole worker:
+with its imports, and with the servers of the session, which outlive their tests.
 """
 
 import resource
@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import forked
+
 OPTION = "--costs"
 
 
 def _processor_seconds() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(one.ru_utime + one.ru_stime for one in used) + forked.processor_seconds()
 
 
 class Costs:
@@ -31,5 +33,12 @@ class Costs:
         try:
             return (yield)
         finally:
-            with self._path.open("a") as file:
-                file.write(f"{_processor_seconds() - before:.3f} {item.nodeid}\n")
+            self._write(_processor_seconds() - before, item.nodeid)
+
+    def write_total(self) -> None:
+        """Measure the whole process; its servers have ended."""
+        self._write(_processor_seconds() - forked.processor_seconds(), "all")
+
+    def _write(self, seconds: float, of: str) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{seconds:.3f} {of}\n")

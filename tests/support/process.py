@@ -1,43 +1,24 @@
 """The command `switchyard` in its own process, as a user runs it."""
 
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Self
 
 import aiohttp
 
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.entrypoints.http.transport.auth import issue_token
+from tests.support.forked import COMMAND, ROOT, Started, clean_environment, start
 from tests.support.polling import DEADLINE_SECONDS, until
 from tests.support.ports import free_port
 
+__all__ = ["COMMAND", "ROOT", "SECRET", "Process", "clean_environment", "run_command", "run_within"]
+
 SECRET = "0123456789abcdef0123456789abcdef-for-tests"
-ROOT = Path(__file__).parents[2]
-COMMAND = Path(sys.executable).with_name("switchyard")
-
-
-def clean_environment(**settings: str) -> dict[str, str]:
-    """The environment without the developer's own settings; modules of `tests` can be run in it.
-
-    Without a back office: most tests have no use for one, and its port would have to be free.
-    """
-    # Without compiled modules every process would compile the package again, for half a second.
-    dropped = ("SWITCHYARD_", "JWT_", "SSE_", "OTEL_", "PYTHONDONTWRITEBYTECODE")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
-    fixed = {
-        "PYTHONUNBUFFERED": "1",
-        # The code beside the tests, wherever the package is installed from.
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-        # No certificate authorities: aiohttp reads those of the system at each start, and no process here needs one.
-        "SSL_CERT_FILE": os.devnull,
-        "SWITCHYARD_BACKOFFICE": "false",
-    }
-    return {**kept, **fixed, **settings}
 
 
 class Process:
@@ -58,7 +39,7 @@ class Process:
         }
         self.arguments: list[str] = []
         self.command = [str(COMMAND)]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
         self._log: IO[bytes] | None = None
 
     @property
@@ -97,13 +78,8 @@ class Process:
         if self._log is not None:
             self._log.close()
         self._log = (self.folder / f"{self.role}-{self.port}.log").open("ab")
-        self._process = subprocess.Popen(
-            [*self.command, self.role, *self.arguments],
-            env=clean_environment(**self.settings),
-            cwd=self.folder,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
+        environment = clean_environment(**self.settings)
+        self._process = start([*self.command, self.role, *self.arguments], environment, self.folder, self._log)
 
     async def start(self) -> Self:
         """Start it and wait until it is ready."""
@@ -159,7 +135,7 @@ class Process:
         return self.wait()
 
     @property
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> Started:
         assert self._process is not None, f"{self.role} was not started"
         return self._process
 
@@ -171,11 +147,15 @@ def run_command(*arguments: str, **settings: str) -> subprocess.CompletedProcess
 
 def run_within(deadline_seconds: float, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run a command that may take longer."""
-    return subprocess.run(
-        [str(COMMAND), *arguments],
-        env=clean_environment(**settings),
-        capture_output=True,
-        text=True,
-        timeout=deadline_seconds,
-        check=False,
-    )
+    command = [str(COMMAND), *arguments]
+    with TemporaryFile() as out, TemporaryFile() as error:
+        process = start(command, clean_environment(**settings), Path.cwd(), out, error)
+        try:
+            code = process.wait(deadline_seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            raise
+        out.seek(0)
+        error.seek(0)
+        return subprocess.CompletedProcess(command, code, out.read().decode(), error.read().decode())

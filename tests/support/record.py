@@ -8,7 +8,9 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryFile
 
+from tests.support.forked import start
 from tests.support.polling import DEADLINE_SECONDS
 from tests.support.ports import free_port
 from tests.support.process import COMMAND, ROOT, clean_environment
@@ -26,6 +28,8 @@ _VARIABLE = (
     (re.compile(r"(?<=[\"_]price\":)1\d\d(\.\d+)?"), "<price>"),
     (re.compile(r"[ \t]+$", re.MULTILINE), ""),
 )
+
+_WITHOUT_SHELL = re.compile(r"(?P<settings>(?:\w+=[\w./:-]+ )*)\.venv/bin/switchyard(?P<arguments>[\w./:@= -]*)")
 
 
 class Session:
@@ -51,10 +55,10 @@ class Session:
         )
         self.environment.pop("XDG_STATE_HOME", None)
 
-    def check(self, name: str) -> None:
-        """Run the commands of a record and compare their output with it."""
+    def check(self, name: str, *, forks: bool = False) -> None:
+        """Run the commands of a record and compare their output with it; `forks`: those without a shell if possible."""
         commands = commands_of((FOLDER / f"{name}.txt").read_text("utf-8"))
-        check_text(name, "\n".join(self._run(command) for command in commands))
+        check_text(name, "\n".join(self._run(command, forks=forks) for command in commands))
 
     def plain(self, text: str) -> str:
         """The text as a record shows it."""
@@ -70,12 +74,24 @@ class Session:
         assert done.returncode == 0, done.stdout
         return done.stdout
 
-    def _run(self, command: str) -> str:
-        done = self._bash(command)
+    def _run(self, command: str, *, forks: bool) -> str:
+        done = (self._fork(command) if forks else None) or self._bash(command)
         output = self.plain(done.stdout)
         end = "\n" if output and not output.endswith("\n") else ""
         code = f"[exit code {done.returncode}]\n" if done.returncode else ""
         return f"$ {command}\n{output}{end}{code}"
+
+    def _fork(self, command: str) -> subprocess.CompletedProcess[str] | None:
+        """What ended, or None for a command that needs a shell."""
+        words = _WITHOUT_SHELL.fullmatch(command.replace("8081", str(self._port)))
+        if words is None:
+            return None
+        environment = self.environment | dict(setting.split("=") for setting in words["settings"].split())
+        with TemporaryFile() as out:
+            process = start([str(COMMAND), *words["arguments"].split()], environment, self._folder, out)
+            code = process.wait(DEADLINE_SECONDS)
+            out.seek(0)
+            return subprocess.CompletedProcess(command, code, out.read().decode())
 
     def _bash(self, command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
