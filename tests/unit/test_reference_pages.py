@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import switchyard.venue as interface
+from switchyard.entrypoints.cli.venue_interface import interface_page
 from switchyard.telemetry.metrics import Metrics
 from tests.support.log_events import events_in_source, events_on_page
 from tests.support.metric_table import documented_metrics, served_name
@@ -57,3 +59,9 @@ def test_every_file_and_folder_that_a_page_names_exists(page: str) -> None:
     named = re.findall(r"`([\w/.-]+(?:\.(?:py|sql|md|toml|yaml|json)|/))`", (ROOT / page).read_text())
     assert named
     assert [name for name in named if not any(path.endswith("/" + name.rstrip("/")) for path in existing)] == []
+
+
+def test_the_page_of_the_venue_interface_is_that_of_its_source() -> None:
+    page = (ROOT / "docs/reference/venue-interface.md").read_text("utf-8")
+    assert page == interface_page(), "run `switchyard venues interface > docs/reference/venue-interface.md`"
+    assert all(f"### {name}\n" in page or f"| `{name}` |" in page for name in interface.__all__)

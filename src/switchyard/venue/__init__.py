@@ -3,7 +3,7 @@
 from switchyard.domain.ids import IdForm
 from switchyard.domain.orders.order import OrderKinds, OrderType, Side, TimeInForce
 from switchyard.domain.orders.reports import ExecType, ReportStatus
-from switchyard.ports.venue import Capabilities, ProbeResult
+from switchyard.ports.venue import AmendMode, Capabilities, Dedupe, Lookup, ProbeResult
 from switchyard.venue.interface import (
     Adapter,
     AmendOrder,
@@ -40,12 +40,14 @@ from switchyard.venue.kinds import Configuration, Kind
 
 __all__ = [
     "Adapter",
+    "AmendMode",
     "AmendOrder",
     "Answer",
     "CancelOrder",
     "CancelsAll",
     "Capabilities",
     "Configuration",
+    "Dedupe",
     "Descriptor",
     "Evidence",
     "ExecType",
@@ -55,6 +57,7 @@ __all__ = [
     "HasStatement",
     "IdForm",
     "Kind",
+    "Lookup",
     "Meaning",
     "Members",
     "Message",

@@ -229,6 +229,14 @@ async def _run(trial: "VenueCheck", *, as_json: bool) -> "list[Finding]":
     return findings
 
 
+@app.command("interface")
+def show_interface() -> None:
+    """Print the reference of the interface for authors of adapters, as Markdown."""
+    from switchyard.entrypoints.cli.venue_interface import interface_page
+
+    typer.echo(interface_page(), nl=False)
+
+
 def _title(found: Descriptor | SettingError) -> str:
     return f"cannot be opened: {found}" if isinstance(found, SettingError) else found.title
 
