@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from switchyard.domain.errors import OutcomeUnknown, Unavailable
 from switchyard.domain.ids import AccountId, VenueName
@@ -321,7 +322,6 @@ class HealthBoard:
             faults=breaker.faults,
             latency_seconds=quality.latency_seconds,
             reject_rate=quality.reject_rate,
-            held=tuple(sorted(self.held_here(venue))[:HELD_MAX]),
         )
 
     def held(self, venue: VenueName) -> Collection[AccountId]:
@@ -492,6 +492,8 @@ class HealthWriter:
             record = self._board.record(venue)
             if record is None:
                 continue
+            held = tuple(sorted(self._board.held(venue))[:HELD_MAX])
+            record = replace(record, held=held) if held else record
             shown = (record.breaker, record.reason, record.held)
             before, written_at = self._written.get(venue, (None, float("-inf")))
             if shown != before or now - written_at >= REPEAT_SECONDS:
