@@ -8,20 +8,19 @@ import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.hop_proxy import HopProxy, hop_proxy
-from tests.support.orders import MARKET
+from tests.support.orders import PATIENT, Snapshot
 from tests.support.polling import until
 from tests.support.process import Process
 
 # More than three times the slots of a worker.
 COUNT = 400
 HANGING = {"symbol": "EURUSD", "side": "BUY", "type": "LIMIT", "price": 100, "timeInForce": "GTC", "qty": 1000}
-PATIENT = {**MARKET, "timeInForce": "GTC"}
 
 
-async def post(session: aiohttp.ClientSession, process: Process, account: str, body: dict[str, Any]) -> str:
+async def post(session: aiohttp.ClientSession, process: Process, account: str, body: Snapshot) -> str:
     """Place an order of the account, which must be accepted; returns its id."""
     headers = process.headers(account)
-    async with session.post(f"{process.url}/orders", json=body, headers=headers) as response:
+    async with session.post(f"{process.url}/orders", json=dict(body), headers=headers) as response:
         assert response.status == 202, await response.text()
         return str((await response.json())["orderId"])
 
@@ -59,21 +58,21 @@ async def test_orders_of_one_account_that_hang_do_not_keep_the_venue_closed_for_
         for _ in range(COUNT // 40):
             await asyncio.gather(*(post(session, process, "hanging", HANGING) for _ in range(40)))
 
-        async def place_and_wait(body: dict[str, Any]) -> None:
-            order_id = await post(session, process, "other", body)
+        async def place_and_wait() -> None:
+            order_id = await post(session, process, "other", PATIENT)
             await until(lambda: is_filled(session, process, order_id), lambda: process.log)
 
         if others == "trade":
-            # One IOC order after the other, until the first orders have timed out and some more were tried.
+            # One order after the other, until the first orders have timed out and some more were tried.
             while hung(proxy) <= 120 + 1:
-                await place_and_wait(MARKET)
+                await place_and_wait()
             assert (await breaker(session, process))["breaker"] == "closed", process.log
             assert "venue_breaker_opened" not in process.log
         else:
             await until(lambda: "venue_breaker_opened" in process.log)
             for _ in range(3):
-                await place_and_wait(PATIENT)
+                await place_and_wait()
             assert (await breaker(session, process))["breaker"] == "closed", process.log
-        await place_and_wait(MARKET)
+        await place_and_wait()
         assert hung(proxy) < 140, "an account whose orders keep failing sends one at a time"
         broker.check_nothing_twice()
