@@ -1,5 +1,8 @@
 """An audit file whose history differs from the journal, its cursor or the signed head is rejected."""
 
+import asyncio
+import re
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import pytest
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.journal.changes import Change, Cursor
 from tests.support.audit_fixture import AuditFixture, audit_fixture
+from tests.support.memory.clock import START
 from tests.support.memory.journal import MemoryJournal
 
 
@@ -85,3 +89,27 @@ async def test_a_file_that_is_not_an_audit_file_is_rejected_and_unchanged(log: A
     with pytest.raises(HistoryMismatch, match=r"audit\.log"):
         await log.writer().open()
     assert log.path.read_bytes() == content
+
+
+@pytest.mark.parametrize("has_head", [True, False])
+async def test_a_file_of_before_a_restore_that_was_not_moved_aside_is_named_with_the_command(
+    log: AuditFixture, has_head: bool
+) -> None:
+    """A gateway with an audit file of its own, which the settings of `db restored` do not name."""
+    await log.add_events(5)
+    await log.write_and_close()
+    if not has_head:
+        log.head_path.unlink()
+    restored = await other_database(log, 3)
+    await restored.journal.open_epoch(1, 5, START)  # type: ignore[attr-defined]
+    await restored.add_events(2, "after")
+    with pytest.raises(HistoryMismatch) as raised:
+        await restored.writer().open()
+    message = str(raised.value)
+    assert "has events up to seq 5 of epoch 1 that the journal lost before epoch 2 was opened" in message
+    [command] = re.findall("`(.*)`", message)
+    assert command == (f"mv {log.path} {log.path}.before-epoch-2; mv {log.head_path} {log.head_path}.before-epoch-2")
+    await asyncio.to_thread(subprocess.run, ["sh", "-c", command], stderr=subprocess.DEVNULL, check=has_head)
+    await restored.write_and_close()
+    await restored.check()
+    assert restored.metrics.registry.get_sample_value("audit_file_cuts_total") == 0

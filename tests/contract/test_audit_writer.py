@@ -5,7 +5,6 @@ import errno
 import os
 import stat
 import threading
-import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +15,7 @@ from switchyard.flow.clock import Wake
 from switchyard.flow.readers import audit
 from switchyard.flow.readers.head import HEAD_SECONDS
 from tests.support.audit_fixture import AuditFixture, audit_fixture
-
-DEADLINE_SECONDS = 30.0
+from tests.support.polling import DEADLINE_SECONDS, until
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -215,10 +213,11 @@ async def test_the_loop_writes_new_events_after_a_notification(log: AuditFixture
     running = asyncio.create_task(writer.run(wake))
     await log.add_events(3)
     wake.notify()
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not log.path.exists() or log.path.read_bytes() != await log.expected():
-        assert time.monotonic() < deadline, "the loop did not write"
-        await asyncio.sleep(0.01)
+
+    async def is_written() -> bool:
+        return log.path.exists() and log.path.read_bytes() == await log.expected()
+
+    await until(is_written, lambda: "the loop did not write")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

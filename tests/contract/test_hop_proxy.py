@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.hop_proxy import HopProxy, hop_proxy, reset
-from tests.support.polling import until
+from tests.support.polling import DEADLINE_SECONDS, until
 from tests.support.scripted_server import ScriptedServer, reply, scripted_server
 
 ORDER = b"POST /orders HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
@@ -45,7 +45,7 @@ async def sent(proxy: HopProxy, request: bytes) -> Connection:
 
 
 async def answered(connection: Connection) -> bytes:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         return await connection[0].read(65536)
 
 
@@ -116,7 +116,7 @@ async def test_a_connection_is_cut_in_the_middle(
     reader, _ = await sent(proxy, ORDER)
     received = b""
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_SECONDS):
             received = await reader.read()
     except ConnectionError:
         pass

@@ -35,6 +35,7 @@ from switchyard.venue.bridge import RESPONSE_SECONDS, Bridge
 from switchyard.venue.transport import Pool
 from switchyard.venue.wire import ANSWER_BYTES_MAX
 from tests.support.memory.clock import START, ManualClock
+from tests.support.polling import DEADLINE_SECONDS
 from tests.support.ports import free_port
 from tests.support.scripted_server import (
     Reply,
@@ -47,7 +48,7 @@ from tests.support.scripted_server import (
     then_hang_up,
 )
 from tests.support.second_responses import CROSSING, MOMENTS, SECOND_NAMES, SECONDS, a_broker
-from tests.support.venue_orders import DEADLINE_SECONDS, an_order, by_id, open_orders, unlocated
+from tests.support.venue_orders import an_order, by_id, open_orders, unlocated
 
 SHORT = dict.fromkeys(RESPONSE_SECONDS, 0.2)
 ORDER = an_order("one", qty="1000", price="145.001")

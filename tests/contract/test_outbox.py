@@ -19,7 +19,7 @@ from switchyard.domain.decisions import (
     request_cancel,
     unmatched_report,
 )
-from switchyard.domain.ids import OrderId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.journal.changes import Change, Committed, Cursor, merged
 from switchyard.domain.orders.outbox import LANES, OutboxRow
 from switchyard.ports.outbox import Due, OutboxListing, OutboxQueries, QueueHead
@@ -294,3 +294,14 @@ async def test_the_history_of_an_order_is_its_row_and_its_first_events(database:
     ]
     assert await listing.history_of(order_id, 1) == (order, events[:1])
     assert await listing.history_of(OrderId("ord_none"), 10) is None
+
+
+async def test_the_orders_of_accounts_that_are_left_out_are_in_no_page_and_at_no_head(database: Database) -> None:
+    queries = database.queries
+    hanging, other = an_accept(account="hanging"), an_accept(account="other", now=START + SECOND)
+    await commit(database.journal, hanging, other)
+    without = [AccountId("hanging"), AccountId("none")]
+    assert order_ids(await queries.due(START + SECOND, 1, without=without)) == [id_of(other)]
+    assert order_ids(await queries.due(START + SECOND, 10, [VENUE], kind="new", without=without)) == [id_of(other)]
+    assert await queries.oldest_unsent([VENUE], without) == {VENUE: QueueHead(2, START + SECOND)}
+    assert await queries.oldest_unsent([VENUE], [*without, AccountId("other")]) == {}

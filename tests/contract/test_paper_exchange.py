@@ -25,7 +25,8 @@ from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.risk.claims import TradingDay
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRejected, VenueUnavailable
 from tests.support.memory.clock import ManualClock
-from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, by_id, read_reports
+from tests.support.polling import DEADLINE_SECONDS
+from tests.support.venue_orders import an_order, bare, by_id, read_reports
 
 SIM = VenueName("sim")
 SECOND = timedelta(seconds=1)

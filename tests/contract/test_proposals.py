@@ -21,6 +21,7 @@ from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept
 from tests.support.databases import Database
 from tests.support.memory.clock import START, ManualClock
+from tests.support.polling import until
 from tests.support.sequencing import running_sequencer
 from tests.support.wrapped import Forwarding
 
@@ -33,11 +34,13 @@ class Watched(Forwarding):
     def __init__(self, journal: Journal) -> None:
         super().__init__(journal)
         self.groups: list[Sequence[Change]] = []
+        self.asked = 0
         self.gate = asyncio.Event()
         self.gate.set()
         self.loses_answer = False
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        self.asked += 1
         await self.gate.wait()
         if any(execution.exec_id == "poison" for change in changes for execution in change.executions):
             raise GroupRejected("poison")
@@ -175,8 +178,9 @@ async def test_an_execution_that_is_reported_twice_counts_once(proposing: Propos
 async def test_a_decision_waits_for_the_commit_that_it_builds_on(proposing: Proposing) -> None:
     [state] = await proposing.sending()
     proposing.journal.gate.clear()
+    asked = proposing.journal.asked
     settling = asyncio.create_task(proposing.sequencer.propose([settle(state)]))
-    await asyncio.sleep(0.01)
+    await until(lambda: proposing.journal.asked > asked)
     filling = asyncio.create_task(proposing.sequencer.propose([fill(state, "1")]))
     accepting = [proposing.sequencer.commit(an_accept()) for _ in range(40)]
     await asyncio.sleep(0.01)

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.changes import Change, Outcome
 from switchyard.flow.health.venues import REPEAT_SECONDS, STALE, HealthBoard, HealthReader, HealthWriter, VenueBreaker
 from switchyard.telemetry.metrics import Metrics
@@ -33,9 +34,16 @@ async def test_a_gateway_knows_what_a_worker_reported_until_it_is_stale(database
     assert gateway.record(VENUE) == worker.record(VENUE)
     assert await writer.run_once() == 0, "nothing has changed"
 
+    worker.held_here = lambda _: [AccountId("second"), AccountId("first")]
+    assert await writer.run_once() == 1
+    await reader.run_once()
+    assert gateway.held(VENUE) == ("first", "second")
+    worker.held_here = lambda _: []
+
     breaker.note_hanging(2)
     await writer.run_once()
     await reader.run_once()
+    assert not gateway.held(VENUE)
     assert gateway.reason(VENUE) == breaker.reason == "no answer to a probe for 2 s"
     clock.advance(timedelta(seconds=REPEAT_SECONDS))
     assert await writer.run_once() == 1, "still alive"

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from switchyard.adapters.backoffice.postgres import ledger as ledger_of_books
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, in_transaction
 from switchyard.adapters.backoffice.reads import SqlLedgerLookup, SqlLedgerReports
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.pdca.store import SqlPdcaStore
+from switchyard.adapters.postgres.connection import READ_SECONDS_MAX
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.reader import CONNECTIONS_MAX, Reader
@@ -333,6 +335,22 @@ async def test_an_entry_of_a_person_is_acknowledged_and_shown_once_the_standby_h
     await servers.until_synchronous()
     assert (await other.enter(deposit, START)).repeated
     assert await other.balances(OWNER, "", 10)
+
+
+async def test_an_entry_of_a_person_does_not_wait_longer_for_the_standby_than_an_order(
+    servers: Replicated, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_of_books, "COMMIT_SECONDS_MAX", 1.0)
+    ledger = await PostgresLedger.open(servers.url)
+    stack.push_async_callback(ledger.close)
+    deposit = ManualEntry(
+        type="Deposit", account_id=OWNER, key="k1", by="ann", reason="a test", currency="JPY", amount=Decimal(1)
+    )
+    await ledger.balances(OWNER, "", 10)  # connects
+    await asyncio.to_thread(servers.standby.stop)
+    with pytest.raises(OutcomeUnknown):
+        async with asyncio.timeout(READ_SECONDS_MAX / 2):
+            await ledger.enter(deposit, START)
 
 
 async def test_an_error_that_tells_of_an_entry_waits_for_the_standby_too(

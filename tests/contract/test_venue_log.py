@@ -14,7 +14,7 @@ import pytest
 
 from switchyard.adapters.venues.simulator.log import Entry, EventLog, LogBroken
 from tests.support.memory.clock import START
-from tests.support.venue_orders import DEADLINE_SECONDS
+from tests.support.polling import DEADLINE_SECONDS
 
 
 def a_line(client_id: str = "one") -> Entry:

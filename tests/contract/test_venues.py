@@ -28,7 +28,8 @@ from switchyard.ports.venue import (
     VenueStatement,
 )
 from tests.support.memory.clock import ManualClock
-from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, by_id, open_orders, read_reports
+from tests.support.polling import DEADLINE_SECONDS
+from tests.support.venue_orders import an_order, bare, by_id, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.

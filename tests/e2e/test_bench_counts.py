@@ -11,6 +11,7 @@ import pytest
 
 from bench.counts import OBSERVER, CallCounter, processes, valgrind_facts
 from bench.processes import BenchError
+from tests.support.polling import DEADLINE_SECONDS
 
 # A child process, a thread in each of them, and a call for each byte of the input; the child's comes from the parent.
 # Signals are handled between two reads: one that arrives just before a read without a timeout would wait for its end.
@@ -32,7 +33,6 @@ while True:
             os.write(child.stdin.fileno(), byte)
 """
 POLL_SECONDS = 0.02
-DEADLINE_SECONDS = 30.0
 
 
 def test_calls_are_counted_in_a_process_and_in_its_child(tmp_path: Path) -> None:

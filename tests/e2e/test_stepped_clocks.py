@@ -61,7 +61,7 @@ class Machine:
             return await self.status(session, order) == status
 
         try:
-            await until(has_ended, seconds_max=20)
+            await until(has_ended)
         except AssertionError:
             raise AssertionError(f"expected {status}, not {await self.status(session, order)}") from None
 
@@ -111,7 +111,7 @@ async def test_orders_that_wait_while_the_clock_is_stepped(machine: Machine, ste
             shown = (await scrape(session, machine.gateway.url))["clock_step_seconds"]
             return abs(shown - step.total_seconds()) < 2
 
-        await until(is_shown, seconds_max=10)
+        await until(is_shown)
         assert machine.gateway.log.count("clock_stepped") == 1
         await machine.simulator.start()
         await machine.until_ended(session, waiting, "FILLED", None)

@@ -13,10 +13,9 @@ from switchyard.domain.orders.order import Order, OrderType, Side, TimeInForce
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.values import ZERO
 from switchyard.ports.venue import Accepted, Ambiguous, OrderToFind, SendOutcome, Venue, VenueOrder
+from tests.support.polling import DEADLINE_SECONDS
 
 MOMENT = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
-# Generous: only a defect reaches it.
-DEADLINE_SECONDS = 20
 
 
 def an_order(

@@ -165,7 +165,8 @@ async def test_repeats_of_a_key_are_answered_when_their_first_attempt_must_wait(
 async def test_no_more_attempts_begin_than_there_are_slots() -> None:
     one = await site(*[accepts] * SLOTS)
     one.venue.open.clear()
-    changes = [an_accept(now=one.sending.clock.now(), symbol=f"S{number}") for number in range(SLOTS + 8)]
+    now = one.sending.clock.now()
+    changes = [an_accept(now=now, symbol=f"S{number}", account=f"a{number % 2}") for number in range(SLOTS + 8)]
     await asyncio.gather(*map(one.sending.sequencer.commit, changes))
     assert one.statuses().count("sending") == SLOTS == one.sending.in_flight
     assert one.statuses().count("queued") == 8

@@ -7,7 +7,8 @@ import pytest
 from switchyard.adapters.venues.paper.book import RecentReports, cursor_text
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders.reports import ExecutionReport
-from tests.support.venue_orders import DEADLINE_SECONDS, MOMENT
+from tests.support.polling import DEADLINE_SECONDS
+from tests.support.venue_orders import MOMENT
 
 
 def a_report(number: int) -> ExecutionReport:

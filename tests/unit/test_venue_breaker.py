@@ -4,10 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from switchyard.flow.health.venues import PAUSE_MAX, UNHEARD_SECONDS, HealthBoard, VenueBreaker
+from switchyard.domain.ids import AccountId
+from switchyard.flow.health.venues import FAULTY_MAX, PAUSE_MAX, UNHEARD_SECONDS, HealthBoard, VenueBreaker
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
 from switchyard.telemetry.metrics import Metrics
-from tests.support.build import VENUE
+from tests.support.build import ACCOUNT, VENUE
 from tests.support.memory.clock import ManualClock
 
 ACCEPTED = Accepted("v-1")
@@ -29,7 +30,7 @@ class Watched:
         self.changes += 1
 
     def sends(self, *outcomes: SendOutcome) -> None:
-        self.board.note_sends(VENUE, outcomes, 0.01)
+        self.board.note_sends(VENUE, [ACCOUNT] * len(outcomes), outcomes, 0.01)
 
     def probes(self, *failures: str | None) -> None:
         for failure in failures:
@@ -193,3 +194,74 @@ def test_with_no_number_of_faults_it_never_opens() -> None:
     watched.clock.advance(timedelta(minutes=1))
     watched.breaker.note_reports("HTTP 500")
     assert watched.state() == "closed"
+
+
+OTHER = AccountId("other")
+
+
+def ended(watched: Watched, account: AccountId, *outcomes: SendOutcome, seconds: float = 5) -> None:
+    """Orders of the account that were sent together have ended after this time."""
+    watched.board.note_sends(VENUE, [account] * len(outcomes), outcomes, seconds)
+
+
+def test_orders_of_one_account_that_hang_do_not_open_it_while_those_of_another_are_answered() -> None:
+    watched = Watched()
+    ended(watched, OTHER, ACCEPTED, seconds=0.01)
+    watched.clock.advance(timedelta(seconds=1))
+    ended(watched, ACCOUNT, *[TIMEOUT] * 60)
+    assert watched.state() == "closed"
+    assert watched.breaker.is_suspect(ACCOUNT) and not watched.breaker.is_suspect(OTHER)
+    ended(watched, ACCOUNT, ACCEPTED)
+    assert not watched.breaker.is_suspect(ACCOUNT)
+
+
+def test_orders_that_were_sent_after_the_last_answer_to_another_account_open_it() -> None:
+    watched = Watched()
+    ended(watched, OTHER, ACCEPTED, seconds=0.01)
+    watched.clock.advance(timedelta(seconds=10))
+    ended(watched, ACCOUNT, *[TIMEOUT] * 3)
+    assert watched.state() == "open"
+
+
+def test_a_venue_that_answers_probes_takes_an_order_of_an_account_without_a_fault_while_it_is_open() -> None:
+    watched = Watched()
+    ended(watched, ACCOUNT, *[TIMEOUT] * 3)
+    assert (watched.state(), watched.board.ajar) == ("open", frozenset())
+    watched.recover()
+    ended(watched, ACCOUNT, TIMEOUT)  # the first order after the pause hangs too
+    assert watched.state() == "open"
+    watched.probes(None, None)
+    assert (watched.state(), watched.board.ajar) == ("open", frozenset({VENUE}))
+    ended(watched, OTHER, ACCEPTED, seconds=0.01)
+    assert (watched.state(), watched.board.is_trial(VENUE)) == ("closed", False)
+    assert watched.breaker.is_suspect(ACCOUNT)
+    watched.clock.advance(timedelta(seconds=10))
+    ended(watched, ACCOUNT, *[TIMEOUT] * 5)
+    assert watched.state() == "closed", "the other account has been answered within the last minute"
+    watched.clock.advance(PAUSE_MAX)
+    ended(watched, ACCOUNT, *[TIMEOUT] * 3)
+    assert watched.state() == "open"
+
+
+@pytest.mark.parametrize("failure", ["probe", "reports", "hanging"])
+def test_a_venue_that_does_not_answer_probes_takes_no_order_while_it_is_open(failure: str) -> None:
+    watched = Watched()
+    if failure == "hanging":
+        watched.breaker.note_hanging(2)
+        watched.probes(None)
+    ended(watched, ACCOUNT, *[TIMEOUT] * 3)
+    if failure == "probe":
+        watched.probes(None, "no answer")
+    elif failure == "reports":
+        watched.breaker.note_reports("no answer")
+        watched.probes(None)
+    watched.probes(None)
+    assert (watched.state(), watched.board.ajar) != ("closed", frozenset({VENUE}))
+    assert watched.board.ajar == frozenset()
+
+
+def test_the_accounts_whose_orders_fail_are_bounded() -> None:
+    watched = Watched()
+    for number in range(FAULTY_MAX + 10):
+        ended(watched, AccountId(f"account-{number}"), TIMEOUT)
+    assert len(watched.breaker.faulty) == FAULTY_MAX

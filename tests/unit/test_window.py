@@ -42,6 +42,7 @@ class Sender:
         self.owns_lanes = True
         self.held = 0
         self.is_waiting = False
+        self.held_accounts: set[AccountId] = set()
 
     def owns(self, lane: int) -> bool:
         return self.owns_lanes
@@ -51,6 +52,9 @@ class Sender:
 
     def waits_for_venue(self, venue: VenueName) -> bool:
         return self.is_waiting and venue == VENUE
+
+    def is_held(self, venue: VenueName, account: AccountId) -> bool:
+        return venue == VENUE and account in self.held_accounts
 
 
 class Door:
@@ -421,3 +425,18 @@ async def test_a_line_that_one_account_has_filled_turns_no_other_account_away(mo
     assert (other.done(), sum(done(line))) == (True, 1)
     for task in line:
         task.cancel()
+
+
+async def test_an_account_whose_orders_wait_for_the_venue_alone_takes_no_room_of_another_one() -> None:
+    door = Door()
+    for _ in range(WINDOW - 1):
+        await door.request()
+    await door.request(begins=False)
+    assert await door.waiting(1, account=ANOTHER), "the window is full"
+    door.sender.held_accounts.add(ACCOUNT)
+    door.window.run_once()
+    await settle()
+    assert not door.window.run_once()
+    await door.request("GTC", begins=False)
+    assert door.window.try_enter(VENUE, ACCOUNT, "GTC"), "it may wait in the queue"
+    door.window.leave(VENUE, ACCOUNT)

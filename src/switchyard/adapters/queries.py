@@ -215,11 +215,12 @@ class SqlQueries:
         *,
         kind: OutboxKind | None = None,
         after: int = 0,
+        without: Sequence[AccountId] = (),
         known: KnownState = nothing_known,
     ) -> list[Due]:
         """Rows to send now, in journal order; a cancel only when its order has been sent."""
-        page = min(limit, PAGE_MAX)
-        return await self._session.due(known, self._dialect.due, now, page, venues, lanes, kind, after)
+        values = now, min(limit, PAGE_MAX), venues, lanes, kind, after, without or None
+        return await self._session.due(known, self._dialect.due, *values)
 
     async def never_sent(
         self, venues: Sequence[VenueName], lanes: Sequence[int] | None, limit: int, *, after: int = 0
@@ -234,9 +235,11 @@ class SqlQueries:
         """Rows whose attempt has no outcome yet or an uncertain one, sorted by their keys."""
         return await self._session.unsettled(status, min(limit, PAGE_MAX), venue, *(after or ("", "", 0)))
 
-    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, QueueHead]:
+    async def oldest_unsent(
+        self, venues: Sequence[VenueName], without: Sequence[AccountId] = ()
+    ) -> Mapping[VenueName, QueueHead]:
         """For each venue, the first order in journal order that waits for its first attempt."""
-        oldest = await self._session.read_unconfirmed(tuple, self._dialect.oldest, venues)
+        oldest = await self._session.read_unconfirmed(tuple, self._dialect.oldest, venues, without or None)
         return {VenueName(venue): QueueHead(seq, moment(at)) for venue, seq, at in oldest}
 
     async def positions(self, account_id: AccountId, *, after: str = ACCOUNT_TOTAL, limit: int) -> list[Position]:

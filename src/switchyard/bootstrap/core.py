@@ -204,7 +204,7 @@ class Core:
         self.inline_reports: dict[VenueName, InlineReports] = {}
         """Of the venues that a worker in this process sends to."""
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
-        self.forecast = Forecast(database.queries, settings.venue_names, self.clock)
+        self.forecast = Forecast(database.queries, settings.venue_names, self.clock, self.health.held)
         self.window = AdmissionWindow(self.forecast, settings.venue_names, self.clock, self.metrics)
         self.kills = ActiveKills(database.kills, self.metrics)
         self.waiting = WaitingLanes(self.wakes.dispatch)

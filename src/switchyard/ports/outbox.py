@@ -8,7 +8,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from switchyard.domain.errors import DifferentDeclarations
-from switchyard.domain.ids import OrderId, VenueName, WorkerId
+from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
 from switchyard.domain.journal.events import JournalEvent
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
@@ -63,6 +63,7 @@ class OutboxQueries(Protocol):
         *,
         kind: OutboxKind | None = None,
         after: int = 0,
+        without: Sequence[AccountId] = (),
         known: KnownState = nothing_known,
     ) -> list[Due]:
         """Return rows to send now, in journal order; a cancel only after its order was sent.
@@ -70,8 +71,8 @@ class OutboxQueries(Protocol):
         A row without an attempt is due at once, whatever its date: its date was given by the clock of another process.
 
         `venues`, `lanes` and `kind` restrict the result; None means all of them. `after` is the journal number of the
-        last row of the previous page. A state that is `known` with the row's
-        present version is not read again; the rest of it may be older than the database.
+        last row of the previous page; the orders of the accounts in `without` are left out. A state that is `known`
+        with the row's present version is not read again; the rest of it may be older than the database.
         """
 
     async def never_sent(
@@ -95,8 +96,13 @@ class OutboxQueries(Protocol):
         `venue` restricts the result to one venue; `after` is the key of the last row of the previous page.
         """
 
-    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, QueueHead]:
-        """Return, for each venue with a queue, the first order in journal order without an attempt."""
+    async def oldest_unsent(
+        self, venues: Sequence[VenueName], without: Sequence[AccountId] = ()
+    ) -> Mapping[VenueName, QueueHead]:
+        """Return, for each venue with a queue, the first order in journal order without an attempt.
+
+        The orders of the accounts in `without` are left out.
+        """
 
     async def accepted_since(self, seq: int) -> int:
         """Return how many orders were accepted after this event."""

@@ -115,6 +115,7 @@ class MemoryQueries:
         *,
         kind: OutboxKind | None = None,
         after: int = 0,
+        without: Sequence[AccountId] = (),
         known: KnownState = nothing_known,
     ) -> list[Due]:
         """Return rows to send now, in journal order; a cancel only after its order was sent."""
@@ -126,6 +127,7 @@ class MemoryQueries:
             and (venues is None or row.venue in venues)
             and (lanes is None or row.lane in lanes)
             and (kind is None or row.kind == kind)
+            and self._journal.orders[row.order_id].account_id not in without
             and (row.kind == "new" or self._journal.outbox[row.order_id, "new", 1].status == "sent")
         ]
         page = [self._with_state(row) for row in due[: min(limit, PAGE_MAX)]]
@@ -156,11 +158,14 @@ class MemoryQueries:
         matching = [row for row in rows if (venue is None or row.venue == venue) and (after is None or row.key > after)]
         return [self._with_state(row) for row in matching[: min(limit, PAGE_MAX)]]
 
-    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, QueueHead]:
+    async def oldest_unsent(
+        self, venues: Sequence[VenueName], without: Sequence[AccountId] = ()
+    ) -> Mapping[VenueName, QueueHead]:
         """Return, for each venue with a queue, the first order in journal order without an attempt."""
         oldest: dict[VenueName, QueueHead] = {}
         for row in self._rows("queued"):
-            if row.kind == "new" and not row.attempt and row.venue in venues:
+            is_left_out = self._journal.orders[row.order_id].account_id in without if without else False
+            if row.kind == "new" and not row.attempt and row.venue in venues and not is_left_out:
                 oldest.setdefault(row.venue, QueueHead(row.seq, row.created_at))
         return oldest
 

@@ -1,5 +1,6 @@
 """The PDCA store's tables in the PostgreSQL database of the journal, which several processes share."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,6 +9,7 @@ import asyncpg
 from switchyard.adapters.pdca.session import Dialect
 from switchyard.adapters.postgres import migrations
 from switchyard.adapters.postgres.connection import (
+    COMMIT_SECONDS_MAX,
     CONNECT_SECONDS_MAX,
     CONNECTION_LOST,
     Connection,
@@ -66,7 +68,8 @@ class PostgresEngine:
                     await transaction.rollback()
                 raise
             try:
-                await transaction.commit()
+                async with asyncio.timeout(COMMIT_SECONDS_MAX):
+                    await transaction.commit()
             except CONNECTION_LOST as error:
                 raise OutcomeUnknown(f"the answer to a commit was lost: {error!r}") from error
 

@@ -23,6 +23,9 @@ CONNECT_SECONDS_MAX = 5.0
 DISCONNECT_SECONDS_MAX = 1.0
 # A read returns at most a page: one that takes longer waits for an answer that the network dropped.
 READ_SECONDS_MAX = 30.0
+# For the standby to have a commit of a person or a program, as long as for one of orders. With the check of what was
+# read (`reader.CONFIRM_SECONDS_MAX`) an answer takes 20 s at most.
+COMMIT_SECONDS_MAX = 10.0
 
 SERVER_SETTINGS = {
     "application_name": "switchyard",

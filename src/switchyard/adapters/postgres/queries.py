@@ -30,6 +30,7 @@ SELECT order_id, kind, number, version, seq, venue_client_order_id FROM outbox_o
 WHERE status = '{status}' AND (attempt = 0 OR next_attempt_at <= $1) AND ($3::text[] IS NULL OR venue = ANY ($3))
 AND ($4::integer[] IS NULL OR lane = ANY ($4)) AND ($5::text IS NULL OR kind = $5)
 AND seq > $6
+AND ($7::text[] IS NULL OR (SELECT account_id FROM orders WHERE orders.order_id = due.order_id) <> ALL ($7))
 AND (kind = 'new' OR 'sent' = (
     SELECT first.status FROM outbox_orders AS first
     WHERE (first.order_id, first.kind, first.number) = (due.order_id, 'new', 1)))
@@ -64,7 +65,9 @@ _OLDEST = """
 SELECT requested.venue, oldest.seq, oldest.created_at
 FROM unnest($1::text[]) AS requested (venue) CROSS JOIN LATERAL (
     SELECT seq, created_at FROM outbox_orders AS waiting
-    WHERE status = 'queued' AND kind = 'new' AND attempt = 0 AND waiting.venue = requested.venue ORDER BY seq LIMIT 1
+    WHERE status = 'queued' AND kind = 'new' AND attempt = 0 AND waiting.venue = requested.venue
+    AND ($2::text[] IS NULL OR (SELECT account_id FROM orders WHERE orders.order_id = waiting.order_id) <> ALL ($2))
+    ORDER BY seq LIMIT 1
 ) AS oldest
 """
 _OPEN_ORDERS = f"""

@@ -41,6 +41,8 @@ WHERE status IN ('queued', 'failed') AND (attempt = 0 OR next_attempt_at <= $1)
 AND ($3 IS NULL OR venue IN (SELECT value FROM json_each($3)))
 AND ($4 IS NULL OR lane IN (SELECT value FROM json_each($4))) AND ($5 IS NULL OR kind = $5)
 AND seq > $6
+AND ($7 IS NULL OR (SELECT account_id FROM orders WHERE orders.order_id = due.order_id)
+    NOT IN (SELECT value FROM json_each($7)))
 AND (kind = 'new' OR EXISTS (
     SELECT 1 FROM outbox_orders AS first
     WHERE first.order_id = due.order_id AND first.kind = 'new' AND first.status = 'sent'))
@@ -68,7 +70,10 @@ _OLDEST = """
 SELECT venue, seq, created_at FROM json_each($1) AS requested JOIN outbox_orders ON (order_id, kind, number) = (
     SELECT order_id, kind, number FROM outbox_orders
     WHERE status IN ('queued', 'failed') AND status = 'queued' AND kind = 'new' AND attempt = 0
-    AND venue = requested.value ORDER BY seq LIMIT 1
+    AND venue = requested.value
+    AND ($2 IS NULL OR (SELECT account_id FROM orders WHERE orders.order_id = outbox_orders.order_id)
+        NOT IN (SELECT value FROM json_each($2)))
+    ORDER BY seq LIMIT 1
 )
 """
 _OPEN_ORDERS = f"""

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import AccountId, VenueName
 
 CheckName = Literal[
     "process", "journal", "worker", "venues", "books", "reconcile", "bus", "cache", "pdca", "disk", "clock"
@@ -67,6 +67,8 @@ class HealthRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reject_rate: float | None = None
     paused: str | None = None
     """Why nothing is sent with the credential, if the venue rejects it; for people."""
+    held: tuple[AccountId, ...] = ()
+    """The accounts whose orders wait although the venue takes those of others."""
 
 
 class VenueState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

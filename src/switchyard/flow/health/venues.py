@@ -5,7 +5,7 @@ the database.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from types import MappingProxyType
@@ -13,9 +13,10 @@ from typing import Final
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from switchyard.domain.errors import OutcomeUnknown, Unavailable
-from switchyard.domain.ids import WHOLE, IdForm, VenueName, carries, digest_digits, narrowest
+from switchyard.domain.ids import WHOLE, AccountId, IdForm, VenueName, carries, digest_digits, narrowest
 from switchyard.domain.journal.changes import Change, Cursor
 from switchyard.domain.journal.facts import RouteFact
 from switchyard.domain.market.health import BreakerState, HealthRecord
@@ -73,6 +74,10 @@ STATE_NUMBERS: Final[dict[BreakerState, int]] = {"closed": 0, "half_open": 1, "o
 PROBES_GOOD = 2
 # A venue whose orders keep failing although it answers probes is tried less and less often, up to this pause.
 PAUSE_MAX = timedelta(minutes=1)
+# Accounts whose orders fail; of the others the faults in a row are not counted one by one.
+FAULTY_MAX = 1_000
+# Accounts that the workers tell the gateways about.
+HELD_MAX = 100
 # A read of reports that fails is repeated within a second; after this time without one, fills would not be heard.
 UNHEARD_SECONDS = 5.0
 
@@ -91,6 +96,11 @@ class VenueBreaker:
     While it is open nothing is sent. After the pause it is half open: it closes with `PROBES_GOOD` good probes in a row
     and reports that can be read. Then one order at a time is sent until the venue answers one; a fault before that
     opens it again, for twice as long.
+
+    The orders of one account may fail alone. So a fault counts only if the venue has answered no other account since
+    that order was sent; an account with `faults_max` faults in a row is suspect and sends one order at a time until one
+    is answered. If orders alone have opened the breaker and the venue answers probes, it is ajar: one order at a time
+    of an account without a fault is sent, and an answer to it closes the breaker.
     """
 
     def __init__(self, venue: VenueName, *, faults_max: int, pause: timedelta, clock: Clock, metrics: Metrics) -> None:
@@ -101,8 +111,16 @@ class VenueBreaker:
         self._gauge = metrics.routing.breaker_state.labels(venue)
         self._opened = metrics.routing.breaker_opened.labels(venue)
         self._send_faults = 0
+        self._faults_of: dict[AccountId, int] = {}
+        """The faults in a row of each account that has some; those that began earliest first."""
+        self._answered: list[tuple[AccountId, float]] = []
+        """The last account that was answered, and the last other one before it, with the times of their answers."""
         self._probe_faults = 0
         self._good_probes = 0
+        self._is_of_orders = False
+        """Whether failed orders alone have opened it."""
+        self._good_since_open = 0
+        """The good probes in a row since then."""
         self._open_until: float | None = None
         """None while it is closed; on the monotonic clock."""
         self._unheard_since: float | None = None
@@ -134,22 +152,65 @@ class VenueBreaker:
         """The faults in a row so far."""
         return self._send_faults + self._probe_faults
 
-    def note_send(self, outcome: SendOutcome) -> None:
-        """A request to the venue has ended; what never left this process, and unclear answers, say nothing."""
+    @property
+    def is_ajar(self) -> bool:
+        """Whether it is open, and takes an order of an account without a fault as a trial."""
+        return self._is_of_orders and not self.is_closed and self._good_since_open >= PROBES_GOOD
+
+    @property
+    def faulty(self) -> Collection[AccountId]:
+        """The accounts of which the last order that ended has failed."""
+        return self._faults_of.keys()
+
+    def is_suspect(self, account: AccountId) -> bool:
+        """Whether the orders of this account keep failing: it sends one at a time."""
+        return bool(self._faults_of) and self._faults_of.get(account, 0) >= self._faults_max > 0
+
+    def note_send(self, account: AccountId, outcome: SendOutcome, began_at: float) -> None:
+        """A request of this account has ended; what never left this process, and unclear answers, say nothing."""
         match outcome:
             case Accepted() | VenueRejected():
                 self._send_faults = 0
+                is_trial = self.is_trial or (self.is_ajar and account not in self._faults_of)
+                self._faults_of.pop(account, None)
+                self._answered = [
+                    (account, self._clock.monotonic()),
+                    *[answered for answered in self._answered if answered[0] != account][:1],
+                ]
+                if not self.is_closed and is_trial:
+                    self._close()
                 if self.is_closed:
                     self.is_trial, self._pause = False, self._pause_min
             case Unsent(code, detail) | Ambiguous(code, detail) if code in _FAULTS:
-                self._send_faults += 1
-                self._judge(code if detail is None else f"{code}: {detail}")
+                if self._is_of_the_venue(account, began_at):
+                    self._send_faults += 1
+                    self._note_fault(account)
+                    self._judge(code if detail is None else f"{code}: {detail}")
+                else:
+                    self._note_fault(account)
+
+    def _is_of_the_venue(self, account: AccountId, began_at: float) -> bool:
+        """Whether the fault may be one of the venue, and not of this account alone."""
+        answered_at = max((at for other, at in self._answered if other != account), default=float("-inf"))
+        if self.is_suspect(account) and not self.is_trial:
+            return self._clock.monotonic() - answered_at > PAUSE_MAX.total_seconds()
+        return began_at > answered_at
+
+    def began_at(self, seconds: float) -> float:
+        """When a request that has taken this time began, on the monotonic clock."""
+        return self._clock.monotonic() - seconds
+
+    def _note_fault(self, account: AccountId) -> None:
+        faults = self._faults_of.get(account, 0) + 1
+        if faults == 1 and len(self._faults_of) >= FAULTY_MAX:
+            del self._faults_of[next(iter(self._faults_of))]
+        self._faults_of[account] = faults
 
     def note_probe(self, failure: str | None) -> None:
         """A probe has ended; `failure` says why it was not answered in time."""
         if failure is not None:
             self._probe_faults += 1
-            self._good_probes = 0
+            self._good_probes = self._good_since_open = 0
             if self.is_closed:
                 self._judge(failure)
             elif self.is_unheard:
@@ -162,10 +223,12 @@ class VenueBreaker:
         self._probe_faults = 0
         if self.is_closed:
             self._judge_reports()
-        elif self.state == "half_open" and self._unheard_since is None:
-            self._good_probes += 1
-            if self._good_probes >= PROBES_GOOD:
-                self._close()
+        elif self._unheard_since is None:
+            self._good_since_open += 1
+            if self.state == "half_open":
+                self._good_probes += 1
+                if self._good_probes >= PROBES_GOOD:
+                    self._close()
         self._gauge.set(STATE_NUMBERS[self.state])
 
     def note_hanging(self, seconds: float) -> None:
@@ -178,7 +241,7 @@ class VenueBreaker:
         if failure is None:
             self._unheard_since = None
         elif self._unheard_since is None:
-            self._unheard_since = self._clock.monotonic()
+            self._unheard_since, self._good_since_open = self._clock.monotonic(), 0
         if failure is not None and self.is_closed:
             self._judge_reports(failure)
 
@@ -194,14 +257,15 @@ class VenueBreaker:
             return
         if self.is_trial:
             self._pause = min(2 * self._pause, PAUSE_MAX.total_seconds())
-            self._open(f"the first order after a pause failed: {why}")
+            self._open(f"the first order after a pause failed: {why}", is_of_orders=not self._probe_faults)
         elif self.faults >= self._faults_max:
-            self._open(f"{self.faults} faults in a row, the last: {why}")
+            self._open(f"{self.faults} faults in a row, the last: {why}", is_of_orders=not self._probe_faults)
 
-    def _open(self, reason: str) -> None:
+    def _open(self, reason: str, *, is_of_orders: bool = False) -> None:
         was_closed = self.is_closed
+        self._is_of_orders = is_of_orders
         self._open_until = self._clock.monotonic() + self._pause
-        self._good_probes = 0
+        self._good_probes = self._good_since_open = 0
         self.is_trial = False
         self.reason = bounded_detail(reason)
         self._gauge.set(STATE_NUMBERS["open"])
@@ -244,6 +308,8 @@ class HealthBoard:
         """Those of them that take cancels, because they only opened for want of reports."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after a breaker has opened or closed, or a pause has begun or ended."""
+        self.held_here: Callable[[VenueName], Collection[AccountId]] = lambda _venue: ()
+        """The accounts whose orders this process holds back at a venue, while it sends those of others."""
 
     def watch_credentials(self, credentials: Mapping[VenueName, Credential]) -> None:
         """Send nothing to the venues that reject their credential."""
@@ -287,6 +353,13 @@ class HealthBoard:
         credential = self._credentials.get(venue)
         return None if credential is None else credential.resumed_at
 
+    def held(self, venue: VenueName) -> Collection[AccountId]:
+        """The accounts whose orders wait at the venue although those of others are sent."""
+        if venue in self._breakers:
+            return self.held_here(venue)
+        reported = self._reported.get(venue)
+        return () if reported is None else reported.held
+
     def reason(self, venue: VenueName) -> str | None:
         """Why no orders are sent to the venue; none if they are, or if that is not known here."""
         if (pause := self.pause_of(venue)) is not None:
@@ -308,16 +381,24 @@ class HealthBoard:
     def is_trial(self, venue: VenueName) -> bool:
         """Whether only one order at a time may be sent to the venue."""
         breaker, credential = self._breakers.get(venue), self._credentials.get(venue)
-        return (breaker is not None and breaker.is_trial) or (credential is not None and credential.is_trial)
+        is_trial = breaker is not None and (breaker.is_trial or breaker.is_ajar)
+        return is_trial or (credential is not None and credential.is_trial)
 
-    def note_sends(self, venue: VenueName, outcomes: Iterable[SendOutcome], seconds: float) -> None:
-        """The venue was sent orders or a cancel, and these outcomes came after this time."""
+    @property
+    def ajar(self) -> frozenset[VenueName]:
+        """The venues whose breaker is open and that take an order of an account without a fault."""
+        return frozenset(venue for venue in self.blocked - self.paused if self._breakers[venue].is_ajar)
+
+    def note_sends(
+        self, venue: VenueName, accounts: Iterable[AccountId], outcomes: Iterable[SendOutcome], seconds: float
+    ) -> None:
+        """The venue was sent orders of these accounts or a cancel, and these outcomes came after this time."""
         breaker = self._breakers.get(venue)
         if breaker is None:
             return
-        quality = self._quality[venue]
-        for outcome in outcomes:
-            breaker.note_send(outcome)
+        quality, began_at = self._quality[venue], breaker.began_at(seconds)
+        for account, outcome in zip(accounts, outcomes, strict=True):
+            breaker.note_send(account, outcome, began_at)
             quality.note(outcome, seconds)
 
     def _note_change(self) -> None:
@@ -476,7 +557,9 @@ class HealthWriter:
             record = self._board.record(venue)
             if record is None:
                 continue
-            shown = (record.breaker, record.reason)
+            held = tuple(sorted(self._board.held(venue))[:HELD_MAX])
+            record = replace(record, held=held) if held else record
+            shown = (record.breaker, record.reason, record.held)
             before, written_at = self._written.get(venue, (None, float("-inf")))
             if shown != before or now - written_at >= REPEAT_SECONDS:
                 text = msgspec.json.encode(_Dated(self._clock.now(), record)).decode()

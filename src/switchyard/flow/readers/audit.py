@@ -4,6 +4,7 @@ Reads the journal by a cursor of its own; writes the file, the head file, the cu
 """
 
 import asyncio
+import shlex
 
 import structlog
 
@@ -185,7 +186,18 @@ class AuditWriter:
         return False
 
     async def _check(self, name: str, place: Head, head: Head) -> None:
-        await check_history(self._journal, self._shard, name, place, head)
+        try:
+            await check_history(self._journal, self._shard, name, place, head)
+        except HistoryMismatch as mismatch:
+            if place.epoch >= head.epoch:
+                raise
+            # `switchyard db restored` has moved only the files aside that its own settings name.
+            aside = f".before-epoch-{head.epoch}"
+            moves = [shlex.join(["mv", path, path + aside]) for path in (self._file.name, self._head_file.name)]
+            raise HistoryMismatch(
+                f"{name} has events up to seq {place.seq} of epoch {place.epoch} that the journal lost before epoch "
+                f"{head.epoch} was opened. Keep them under another name, then start again: `{'; '.join(moves)}`"
+            ) from mismatch
 
     async def _report_cut(self, expected_seq: int, found_seq: int) -> None:
         log.error("audit_file_cut", path=self._file.name, expected_seq=expected_seq, found_seq=found_seq)

@@ -6,7 +6,7 @@ orders before them need. Reads the dispatcher and the outbox; writes nothing.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -31,6 +31,14 @@ MARGIN = timedelta(seconds=1)
 STALE_SECONDS = 2.0
 
 
+Held = Callable[[VenueName], Collection[AccountId]]
+"""The accounts whose orders wait at a venue although those of others are sent."""
+
+
+def _nobody(_venue: VenueName) -> Collection[AccountId]:
+    return ()
+
+
 class _Head(msgspec.Struct):
     """The order at the head of a venue's queue."""
 
@@ -48,13 +56,19 @@ class Forecast:
     While the head changes, the wait is the age of the head divided by the pace at which that age shrinks. A backlog
     from before a restart that is sent quickly therefore delays no new order. While the head stays the same, the wait
     is at least the time that it has been the head.
+
+    An account whose orders are held back has a queue of its own: the others do not wait for it.
     """
 
-    def __init__(self, queries: OutboxQueries, venues: Sequence[VenueName], clock: Clock) -> None:
+    def __init__(self, queries: OutboxQueries, venues: Sequence[VenueName], clock: Clock, held: Held = _nobody) -> None:
+        self._held = held
         self._queries = queries
         self._venues = venues
         self._clock = clock
         self._heads: dict[VenueName, _Head] = {}
+        """The heads of the queues of those that are not held back."""
+        self._held_heads: dict[VenueName, _Head] = {}
+        """The heads of all orders, of the venues where an account is held back."""
         self._polled_at = float("-inf")
         self._polled_now = clock.now()
 
@@ -67,12 +81,21 @@ class Forecast:
     async def run_once(self) -> int:
         """Read the heads of the queues; returns how many venues have one."""
         oldest = await self._queries.oldest_unsent(self._venues)
+        others = dict(oldest)
+        for venue in oldest:
+            if held := sorted(self._held(venue)):
+                del others[venue]
+                others |= await self._queries.oldest_unsent([venue], held)
         self._polled_at, self._polled_now = self._clock.monotonic(), self._clock.now()
-        self._heads = {venue: self._head(venue, head) for venue, head in oldest.items()}
+        self._heads = {venue: self._head(self._heads.get(venue), head) for venue, head in others.items()}
+        self._held_heads = {
+            venue: self._head(self._held_heads.get(venue), head)
+            for venue, head in oldest.items()
+            if others.get(venue) != head
+        }
         return len(oldest)
 
-    def _head(self, venue: VenueName, head: QueueHead) -> _Head:
-        previous = self._heads.get(venue)
+    def _head(self, previous: _Head | None, head: QueueHead) -> _Head:
         if previous is None:
             return _Head(head.seq, head.created_at, self._polled_at, timedelta(0))
         if head.seq <= previous.seq:
@@ -85,9 +108,10 @@ class Forecast:
         elapsed = timedelta(seconds=self._polled_at - previous.seen_at)
         return _Head(head.seq, head.created_at, self._polled_at, remaining / shortened * elapsed)
 
-    def delay(self, venue: VenueName) -> timedelta:
-        """Return how long a new order to this venue would wait; zero where that is not known."""
-        head = self._heads.get(venue)
+    def delay(self, venue: VenueName, account: AccountId | None = None) -> timedelta:
+        """Return how long a new order of the account would wait at this venue; zero where that is not known."""
+        head = self._held_heads.get(venue) if account in self._held(venue) else None
+        head = head or self._heads.get(venue)
         if head is None or self._clock.monotonic() - self._polled_at > STALE_SECONDS:
             return timedelta(0)
         return max(head.delay, timedelta(seconds=self._polled_at - head.seen_at))
@@ -99,14 +123,16 @@ class Forecast:
             return timedelta(0)
         return self._polled_now - head.accepted_at
 
-    def is_too_slow(self, venue: VenueName, time_in_force: TimeInForce | None) -> bool:
+    def is_too_slow(
+        self, venue: VenueName, time_in_force: TimeInForce | None, account: AccountId | None = None
+    ) -> bool:
         """Whether a new order might be sent after its deadline; only IOC and FOK orders have one."""
         deadline = SEND_DEADLINES.get(time_in_force) if time_in_force is not None else None
-        return deadline is not None and self.delay(venue) > deadline - MARGIN
+        return deadline is not None and self.delay(venue, account) > deadline - MARGIN
 
-    def rejection(self, venue: VenueName) -> QueueDelayed:
+    def rejection(self, venue: VenueName, account: AccountId | None = None) -> QueueDelayed:
         """Return the error for an order that might be sent too late."""
-        seconds = self.delay(venue).total_seconds()
+        seconds = self.delay(venue, account).total_seconds()
         return QueueDelayed(f"orders to {venue} wait {seconds:.1f} s: this one might miss its send deadline")
 
 
@@ -151,6 +177,9 @@ class Sender(Protocol):
 
     def waits_for_venue(self, venue: VenueName) -> bool:
         """Whether the venue limits the sending: it is closed, or it holds the slots and none is free."""
+
+    def is_held(self, venue: VenueName, account: AccountId) -> bool:
+        """Whether the account's orders wait for the venue, although those of other accounts may be sent."""
 
 
 class _Waiting(NamedTuple):
@@ -337,6 +366,7 @@ class AdmissionWindow:
             venue.is_limit = self._sender is None or self._sender.waits_for_venue(name)
             venue.has_old_queue = self._forecast.age(name).total_seconds() > WAIT_SECONDS_MAX
             self._forget_old(venue, now)
+            self._forget_held(name, venue)
             if venue.is_limit:
                 self._let_in_without_deadline(name, venue)
             self._let_in(name, venue)
@@ -360,7 +390,8 @@ class AdmissionWindow:
         venue = self._venues[name]
         venue.arrive(account_id)
         # Behind the others of its account, unless the venue is the limit and the order has no send deadline.
-        waits_behind = account_id in venue.lines and not (venue.is_limit and time_in_force not in SEND_DEADLINES)
+        is_limit = self._is_limit(name, venue, account_id)
+        waits_behind = account_id in venue.lines and not (is_limit and time_in_force not in SEND_DEADLINES)
         if waits_behind or not self._has_room(name, venue, account_id, time_in_force):
             return False
         venue.enter(account_id)
@@ -371,8 +402,8 @@ class AdmissionWindow:
         if self.try_enter(name, account_id, time_in_force):
             return
         venue = self._venues[name]
-        if venue.is_limit and self._forecast.is_too_slow(name, time_in_force):
-            raise self._forecast.rejection(name)
+        if self._is_limit(name, venue, account_id) and self._forecast.is_too_slow(name, time_in_force, account_id):
+            raise self._forecast.rejection(name, account_id)
         if venue.is_full(account_id):
             raise self._rejection(name)
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -405,7 +436,9 @@ class AdmissionWindow:
                     was_unanswered = row.status != "sending" and venue.unanswered.pop(row.order_id, None) is not None
                     has_room = has_room or (bool(venue.lines) and (was_unanswered or was_queued))
                 elif self._sender is not None and self._sender.owns(row.lane):
-                    venue.queue(row.order_id, change.orders[0].account_id, now)
+                    account_id = change.orders[0].account_id
+                    if not self._sender.is_held(row.venue, account_id):
+                        venue.queue(row.order_id, account_id, now)
         if has_room:
             self._let_in_soon()
 
@@ -427,10 +460,10 @@ class AdmissionWindow:
         if account is not None and venue.active > 1 and account.entering >= SHARE:
             return False
         has_deadline = time_in_force in SEND_DEADLINES
-        if venue.is_limit:
+        if self._is_limit(name, venue, account_id):
             if not has_deadline:
                 return True
-            if self._forecast.is_too_slow(name, time_in_force):
+            if self._forecast.is_too_slow(name, time_in_force, account_id):
                 return False
         elif venue.has_old_queue:
             return not has_deadline and venue.entering < TRICKLE
@@ -438,6 +471,10 @@ class AdmissionWindow:
             return False
         let_in = venue.entering + len(venue.unanswered)
         return self._sender is None or let_in < self.size or let_in - self._sender.at_venue(name) < self.size
+
+    def _is_limit(self, name: VenueName, venue: _Venue, account_id: AccountId) -> bool:
+        """Whether the venue limits the sending of the account's orders."""
+        return venue.is_limit or (self._sender is not None and self._sender.is_held(name, account_id))
 
     def _let_in(self, name: VenueName, venue: _Venue) -> None:
         """Let in what there is room for: one request of each account, then the next one of each."""
@@ -469,6 +506,15 @@ class AdmissionWindow:
             del unanswered[oldest]
         while queued and now - queued[oldest := next(iter(queued))][0] >= QUEUED_SECONDS_MAX:
             venue.begin(oldest)
+
+    def _forget_held(self, name: VenueName, venue: _Venue) -> None:
+        """Stop counting orders of accounts that wait for the venue alone: those of others do not wait behind them."""
+        sender = self._sender
+        held = set() if sender is None else {account for account in venue.accounts if sender.is_held(name, account)}
+        for order_id, (_, account_id) in list(venue.queued.items()) if held else ():
+            if account_id in held:
+                venue.begin(order_id)
+                venue.unanswered.pop(order_id, None)
 
     def _rejection(self, name: VenueName) -> QueueDelayed:
         self._rejects[name].inc()

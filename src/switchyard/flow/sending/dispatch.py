@@ -7,12 +7,13 @@ of venues are kept here too: an order without a token of its venue is not claime
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Collection, Container, Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
 from switchyard.domain import decisions
-from switchyard.domain.ids import OrderId, VenueName, WorkerId
+from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
 from switchyard.domain.journal.changes import Change, Committed, Outcome, merged
 from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxRow, never_lost
 from switchyard.domain.risk.checks import Violation
@@ -91,13 +92,15 @@ class InlineFirstSend:
             may_begin = may_begin and slots > 0 and free.get(row.venue, 0) > 0
             may_begin = may_begin and row.lane in usable and row.lane not in self._waiting and row.lane not in queued
             may_begin = may_begin and not self._sends.must_wait(line_of(change.orders[0]), row.lane)
+            account = change.orders[0].account_id
+            may_begin = may_begin and self._sends.room(row.venue, account) > 0
             if not may_begin or not self._may_send(change, row, now):
                 queued.add(row.lane)  # those behind it in this group must not pass it
                 continue
             state = OrderState(order=change.orders[0], outbox=(row,))
             begun[place] = merged([change, decisions.begin_attempt(state, row, self._worker, now)])
             # Before the commit: recovery takes an attempt that it does not find here for one of a dead worker.
-            self._sends.register(row)
+            self._sends.register(row, account)
             self._begun_at[row.order_id] = begun_at
             free[row.venue] -= 1
             slots -= 1
@@ -113,7 +116,7 @@ class InlineFirstSend:
                 state = self._newest(row.order_id) or accepted_state(change.orders[-1], change, outcome)
                 sends.append(Send(state.outbox[0], state, begun_at, row.key))
                 continue
-            self._sends.release(row)
+            self._sends.release(row, change.orders[-1].account_id)
             if outcome.is_of_rows:
                 self._waiting.add(row.lane)
         self._sends.start(sends)
@@ -123,7 +126,7 @@ class InlineFirstSend:
         for change in begun:
             row = change.outbox[-1]
             del self._begun_at[row.order_id]
-            self._sends.release(row, never_left=may_be_committed)
+            self._sends.release(row, change.orders[-1].account_id, never_left=may_be_committed)
         if may_be_committed:
             self._waiting.wake()
 
@@ -355,25 +358,46 @@ class Dispatcher:
         if self._rates.has_limits:
             claims = self._fitting(await self._rates.granted(claims), moving)
         for due in claims:
-            self._sends.register(due.row)
+            self._sends.register(due.row, due.state.order.account_id)
         # Shielded from cancellation: an attempt that is committed but not sent would bring its order into doubt.
         self._claiming = asyncio.create_task(self._claim(claims))
         return moved + await asyncio.shield(self._claiming)
 
     async def _due_page(self) -> list[Due]:
         """The rows that are due at venues with a free slot."""
-        free, lanes = self._rates.ready(self._sends.free_by_venue(self._sendable)), self._lanes.filter()
+        sendable = [*self._sendable, *(self._open & self._health.ajar)] if self._health.blocked else self._open
+        free, lanes = self._rates.ready(self._sends.free_by_venue(sendable)), self._lanes.filter()
         if not free or lanes == []:
             return []
         self._open_at_read = frozenset(self._open)
         limit, known = min(self._sends.free, sum(free.values())), self._sequencer.states.order
+        full = {venue for venue in free if self._sends.full(venue) or self._sends.last_in_trial(venue)}
         self._waiting.begin_read()
         self._sends.begin_read()
-        page = await self._queries.due(self._clock.now(), limit, list(free), lanes, known=known)
-        is_complete = len(page) < limit and len(free) == len(self._open)
+        page: list[Due] = []
+        if len(full) < len(free):
+            others = [venue for venue in free if venue not in full]
+            page = await self._queries.due(self._clock.now(), limit, others, lanes, known=known)
+        for venue in full:
+            page += await self._of_others(venue, min(limit, free[venue]), lanes)
+        is_complete = len(page) < limit and len(free) == len(self._open) and not full
         self._waiting.note_read((due.row.lane for due in page if due.row.kind == "new"), is_complete=is_complete)
         self._dequeued["success" if page else "empty"].inc()
         return page
+
+    async def _of_others(self, venue: VenueName, limit: int, lanes: Sequence[int] | None) -> list[Due]:
+        """The rows of a venue that are due, without the orders of accounts that have their share of it under way.
+
+        The cancels of these accounts are among them, unless the venue is closed to them.
+        """
+        read, full = partial(self._queries.due, self._clock.now(), limit, [venue], lanes), self._sends.full(venue)
+        known, last = self._sequencer.states.order, self._sends.last_in_trial(venue)
+        page = await read(without=sorted(full | last), known=known)
+        if not page and not last <= full:
+            return await read(without=sorted(full), known=known)
+        found = {due.row.key for due in page}
+        cancels = await read(kind="cancel", known=known)
+        return page + [due for due in cancels if due.row.key not in found]
 
     def _fitting(self, page: Sequence[Due], moving: Container[Hashable]) -> list[Due]:
         """The rows of a page that may still be sent from here; `moving` are lines with an order that changes its venue.
@@ -381,8 +405,11 @@ class Dispatcher:
         While it was read, slots were given to first attempts, and lanes may have been given to another worker.
         """
         blocked, usable, slots = self._health.blocked, self._lanes.usable(), self._sends.free
+        if blocked:
+            blocked -= self._health.ajar
         free = self._sends.free_by_venue(self._open - blocked | self._open & self._health.unheard)
         claims: list[Due] = []
+        claimed: Counter[tuple[VenueName, AccountId]] = Counter()
         for due in page:
             if due.row.key in self._sends or (due.row.kind == "new" and due.row.venue in blocked):
                 continue  # the batch of its last attempt is still being recorded, or only cancels go to its venue
@@ -391,6 +418,10 @@ class Dispatcher:
             if due.row.kind == "new" and line_of(due.state.order) in moving:
                 continue  # one before it in its line may be among those
             if len(claims) < slots and free.get(due.row.venue, 0) and due.row.lane in usable:
+                account = due.row.venue, due.state.order.account_id
+                if claimed[account] >= self._sends.room(*account, kind=due.row.kind):
+                    continue
+                claimed[account] += 1
                 free[due.row.venue] -= 1
                 claims.append(due)
         return claims
@@ -429,6 +460,10 @@ class Dispatcher:
             return True
         return not self._sends.free_by_venue([venue]) and self._sends.holds_most(venue)
 
+    def is_held(self, venue: VenueName, account: AccountId) -> bool:
+        """Whether the account's orders wait for the venue, although those of other accounts may be sent."""
+        return self._sends.is_held(venue, account)
+
     async def drain(self, seconds_max: float) -> None:
         """Wait for the sends under way, for a limited time; recovery settles the rest after the next start."""
         with contextlib.suppress(TimeoutError):
@@ -446,7 +481,8 @@ class Dispatcher:
         finally:
             self._waiting.note_started(due.row.lane for due in page)
             for due in page:
-                self._sends.release(due.row, never_left=due.row.key in unsure)
+                account = due.state.order.account_id
+                self._sends.release(due.row, account, never_left=due.row.key in unsure)
 
     async def _begin(self, page: Sequence[Due], unsure: set[OutboxKey]) -> int:
         """`unsure` gets those of which it is not known whether their attempts are committed."""

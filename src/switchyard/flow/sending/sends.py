@@ -14,10 +14,10 @@ import structlog
 
 from switchyard.domain import decisions
 from switchyard.domain.errors import Unavailable
-from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName
 from switchyard.domain.orders.amends import amend_of, is_stale
 from switchyard.domain.orders.order import Order
-from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.health.venues import HealthBoard
 from switchyard.flow.sending.lanes import Departures, HeldLanes, SendTicket
@@ -173,6 +173,10 @@ class SentIds:
         self._allowed, self._seq, self._ids = waiting, seq, set()
 
 
+# Of a venue's slots one in so many, and at least one, stays free for other accounts than the one that has most. As many
+# as `flow.routing.window` leaves: an account that is alone never needs them.
+SHARE_LEFT = 16
+
 # Attempts whose commit was given up without an answer; recovery settles them within seconds.
 NEVER_LEFT_MAX = 10_000
 
@@ -243,10 +247,17 @@ class Sends:
         self._freed = asyncio.Event()
         self._departures = Departures()
         # One venue that hangs must not occupy all slots: a quarter is left for the others.
-        self._throttles = {name: Throttle(slots if len(venues) == 1 else max(slots * 3 // 4, 1)) for name in venues}
+        slots_there = slots if len(venues) == 1 else max(slots * 3 // 4, 1)
+        self._throttles = {name: Throttle(slots_there) for name in venues}
+        self._share = max(slots_there - max(slots_there // SHARE_LEFT, 1), 1)
         metrics.inflight.set_function(lambda: len(self._tasks))
         self._under_way: Counter[VenueName] = Counter()
         self._at_venue: Counter[VenueName] = Counter()
+        self._of_accounts: dict[VenueName, Counter[AccountId]] = {name: Counter() for name in venues}
+        """The attempts under way at a venue, of each account that has some."""
+        self._waiting_there: dict[VenueName, Counter[AccountId]] = {name: Counter() for name in venues}
+        """Those of them that the venue has not answered."""
+        self._health.held_here = self.held
 
     def __contains__(self, key: object) -> bool:
         """Whether an attempt of this row is under way here."""
@@ -270,8 +281,50 @@ class Sends:
         free = {name: self._throttles[name].free(self._under_way[name], now) for name in venues}
         for name in free:
             if self._health.is_trial(name):
-                free[name] = min(free[name], max(1 - self._under_way[name], 0))
+                free[name] = min(free[name], max(1 - self._trials(name), 0))
         return {name: count for name, count in free.items() if count}
+
+    def _trials(self, venue: VenueName) -> int:
+        """How many attempts are under way that may show that the venue answers: those of accounts without a fault."""
+        breaker = self._health.breaker(venue)
+        faulty = () if breaker is None else breaker.faulty
+        return self._under_way[venue] - sum(self._of_accounts[venue][account] for account in faulty)
+
+    def room(self, venue: VenueName, account: AccountId, kind: OutboxKind = "new") -> int:
+        """How many more attempts of the account may begin at the venue, if it has a free slot.
+
+        Never more than a share of the slots; and orders and amends one at a time if they keep failing.
+        """
+        own, breaker = self._of_accounts[venue][account], self._health.breaker(venue)
+        if breaker is not None and account in breaker.faulty:
+            if breaker.is_ajar:
+                return 0
+            if breaker.is_trial and kind != "cancel":
+                return max(1 - self._under_way[venue], 0)
+            if breaker.is_suspect(account) and kind != "cancel":
+                return max(1 - own, 0)
+        return max(self._share - own, 0)
+
+    def full(self, venue: VenueName) -> frozenset[AccountId]:
+        """The accounts of which no order may begin at the venue now."""
+        breaker = self._health.breaker(venue)
+        known = {*self._of_accounts[venue], *(() if breaker is None else breaker.faulty)}
+        return frozenset(account for account in known if not self.room(venue, account))
+
+    def last_in_trial(self, venue: VenueName) -> frozenset[AccountId]:
+        """The accounts whose orders are the first ones after a pause only if no other account has one."""
+        breaker = self._health.breaker(venue)
+        return frozenset(() if breaker is None or not breaker.is_trial else breaker.faulty)
+
+    def held(self, venue: VenueName) -> list[AccountId]:
+        """Those of them that wait for the venue, and not for this process."""
+        return [account for account in self.full(venue) if self.is_held(venue, account)]
+
+    def is_held(self, venue: VenueName, account: AccountId) -> bool:
+        """Whether the account is one of those."""
+        if self.room(venue, account):
+            return False
+        return self._waiting_there[venue][account] * 2 >= self._of_accounts[venue][account]
 
     def at_venue(self, venue: VenueName) -> int:
         """How many requests the venue has not answered yet."""
@@ -309,12 +362,12 @@ class Sends:
             return False
         return bool(self._held_back.get(line)) or self.is_unsure(lane)
 
-    def register(self, row: OutboxRow) -> None:
+    def register(self, row: OutboxRow, account: AccountId) -> None:
         """Occupy a slot for an attempt before its commit; `release` must follow, after `start` if it is to be sent."""
         self._tasks[row.key] = None
-        self._occupy(row)
+        self._occupy(row, account)
 
-    def release(self, row: OutboxRow, *, never_left: bool = False) -> None:
+    def release(self, row: OutboxRow, account: AccountId, *, never_left: bool = False) -> None:
         """Give back the slot of a registered attempt, unless it was started.
 
         `never_left`: its commit may have happened all the same.
@@ -330,7 +383,7 @@ class Sends:
             self._never_left[row.key] = None
             if len(self._never_left) > NEVER_LEFT_MAX:
                 del self._never_left[next(iter(self._never_left))]
-        self._vacate(row)
+        self._vacate(row, account)
 
     @property
     def unsure(self) -> list[OutboxRow]:
@@ -388,7 +441,7 @@ class Sends:
             self._never_left.pop(key, None)
             self._first_sends.begin(row, begun_at, in_doubt=state.order.status == "UNKNOWN")
             if key not in self._tasks:
-                self._occupy(row)
+                self._occupy(row, state.order.account_id)
             if row.attempt == 1:
                 self._metrics.outbox_lag.observe((row.updated_at - row.created_at).total_seconds())
         venue = batch[0].row.venue
@@ -406,26 +459,31 @@ class Sends:
         for send in batch:
             if self._tasks.get(send.key) is task:
                 del self._tasks[send.key]
-            self._vacate(send.row)
+            self._vacate(send.row, send.state.order.account_id)
         if not task.cancelled() and (error := task.exception()) is not None:
             # The rows stay `sending` under this worker's name, and the next recovery brings them into doubt.
             self._metrics.stage_failures.labels("dispatch").inc(len(batch))
             for row, *_ in batch:
                 log.error("send_outcome_lost", order_id=row.order_id, venue=row.venue, error=repr(error))
 
-    def _occupy(self, row: OutboxRow) -> None:
+    def _occupy(self, row: OutboxRow, account: AccountId) -> None:
         self._lanes.begin(row.lane)
         self._under_way[row.venue] += 1
+        self._of_accounts[row.venue][account] += 1
 
-    def _vacate(self, row: OutboxRow) -> None:
+    def _vacate(self, row: OutboxRow, account: AccountId) -> None:
         self._lanes.end(row.lane)
         self._under_way[row.venue] -= 1
+        _take_one(self._of_accounts[row.venue], account)
         if not self._freed.is_set():
             self._freed.set()
 
     async def _send(self, batch: list[Send], ticket: SendTicket | None) -> None:
         venue = batch[0].row.venue
         self._at_venue[venue] += len(batch)
+        waiting_there = self._waiting_there[venue]
+        for send in batch:
+            waiting_there[send.state.order.account_id] += 1
         spans = None if self._tracer is None else SendSpans(self._tracer, [(send.row, send.state) for send in batch])
         try:
             outcomes = await self._deliver(batch, ticket)
@@ -435,6 +493,8 @@ class Sends:
             outcomes = [Ambiguous("ADAPTER_FAILED", repr(error))] * len(batch)
         finally:
             self._at_venue[venue] -= len(batch)
+            for send in batch:
+                _take_one(waiting_there, send.state.order.account_id)
         if spans is not None:
             spans.end(outcomes)
         throttle = self._throttles[venue]
@@ -478,7 +538,8 @@ class Sends:
                 self._sent_ids.note([order.venue_client_order_id for order in orders])
             begun_at = self._clock.monotonic()
             answers = await venue.submit_many(orders, depart)
-            self._health.note_sends(venue.name, answers, self._clock.monotonic() - begun_at)
+            accounts = [order.account_id for order in orders]
+            self._health.note_sends(venue.name, accounts, answers, self._clock.monotonic() - begun_at)
             sent = iter(answers)
         return [next(sent) if outcome is None else outcome for outcome in instead]
 
@@ -497,7 +558,7 @@ class Sends:
             return Unsent("ATTEMPT_STALE")
         else:
             outcome = await venue.amend(order, amend_of(send.row))
-        self._health.note_sends(venue.name, [outcome], self._clock.monotonic() - begun_at)
+        self._health.note_sends(venue.name, [order.account_id], [outcome], self._clock.monotonic() - begun_at)
         return outcome
 
     def _unsendable(self, send: Send, now: datetime) -> SendOutcome | None:
@@ -510,6 +571,12 @@ class Sends:
             self._metrics.kills.blocked.labels("send").inc()
             return Unsent("KILL_SWITCH")
         return Unsent("DEADLINE_PASSED") if send.is_late(now) else None
+
+
+def _take_one(counts: Counter[AccountId], account: AccountId) -> None:
+    counts[account] -= 1
+    if not counts[account]:
+        del counts[account]
 
 
 def line_of(order: Order) -> Hashable:

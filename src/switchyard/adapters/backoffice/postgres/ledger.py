@@ -1,5 +1,6 @@
 """The books in a schema of a PostgreSQL database: how it is opened, replaced and held, and its transactions."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from switchyard.adapters.backoffice.rows import result_of
 from switchyard.adapters.backoffice.session import Dialect, Row, Session
 from switchyard.adapters.backoffice.statements import ACCOUNT_COLUMNS
 from switchyard.adapters.postgres.connection import (
+    COMMIT_SECONDS_MAX,
     CONNECT_SECONDS_MAX,
     CONNECTION_LOST,
     DATABASE_ERRORS,
@@ -128,7 +130,8 @@ class PostgresEngine:
         """The same; the synchronous standby has it at the end, which a transaction that only read waits for too."""
         async with self._barrier.confirmed(OutcomeUnknown), self._connection() as connection:
             try:
-                return await in_transaction(connection, work)
+                async with asyncio.timeout(COMMIT_SECONDS_MAX):
+                    return await in_transaction(connection, work)
             except CONNECTION_LOST as error:
                 raise OutcomeUnknown(f"the answer of the books' database was lost: {error!r}") from error
 
