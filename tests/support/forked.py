@@ -126,8 +126,6 @@ class Forked:
         self.pid = pid
         self.returncode: int | None = None
         self._status = status
-        self._readable = select.poll()  # a test may have more open files than `select` takes
-        self._readable.register(status, select.POLLIN)
         self._reading = Lock()
 
     def __del__(self) -> None:
@@ -157,10 +155,12 @@ class Forked:
 
     def _is_readable(self, seconds: float | None) -> bool:
         """Whether the exit code is there, or comes in time; another thread may read it first."""
+        readable = select.poll()  # a test may have more open files than `select` takes
+        readable.register(self._status, select.POLLIN)
         deadline = None if seconds is None else time.monotonic() + seconds
         while self.returncode is None:
             left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
-            if self._readable.poll(1000 * max(0.0, min(left, _POLL_SECONDS))):
+            if readable.poll(1000 * max(0.0, min(left, _POLL_SECONDS))):
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 return False
