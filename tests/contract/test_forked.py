@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -69,7 +70,10 @@ def test_a_forked_process_is_stopped_continued_and_killed_by_its_id(tmp_path: Pa
         process.wait(0.05)
     assert process.poll() is None
     before = processor_seconds()
-    process.send_signal(signal.SIGKILL)
+    with ThreadPoolExecutor() as threads:
+        waiting = [threads.submit(process.wait, 60) for _ in range(3)]
+        process.send_signal(signal.SIGKILL)
+    assert {one.result() for one in waiting} == {-signal.SIGKILL}
     assert process.wait(60) == process.returncode == process.poll() == -signal.SIGKILL
     assert processor_seconds() > before
     process.send_signal(signal.SIGKILL)  # of a process that has ended: nothing happens

@@ -109,7 +109,10 @@ async def process_dies(
     await process.start()
     await posting
     orders = await settled(process, broker)
-    await check_audit(process, cluster.folder)
+    if broker.dedupe == "forever":  # what the class of the venue changes is below, not in the audit file
+        await check_audit(process, cluster.folder)
+    else:
+        assert await asyncio.to_thread(process.stop) == 0
     check(boundary, broker, orders, client, audit_lines(process))
 
 

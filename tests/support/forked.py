@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import IO, Protocol
 
 import msgspec
@@ -31,6 +32,8 @@ _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "SSL_", "OPENSSL_", "TZ", "LC_", "
 _REQUEST_BYTES_MAX = 100_000
 # The folders of its PYTHONPATH, after that of the program.
 _SEARCHED = len(os.environ.get("PYTHONPATH", "").split(os.pathsep))
+# How soon a thread sees that another one has read the exit code.
+_POLL_SECONDS = 0.1
 _MODULES = (
     "confluent_kafka",
     "switchyard.adapters.venues.simulator.app",
@@ -117,12 +120,16 @@ def _starts_alike(environment: Mapping[str, str], of_server: Mapping[str, str]) 
 
 
 class Forked:
-    """A process of the fork server."""
+    """A process of the fork server; several threads may wait for it."""
 
     def __init__(self, pid: int, status: socket.socket) -> None:
         self.pid = pid
         self.returncode: int | None = None
         self._status = status
+        self._reading = Lock()
+
+    def __del__(self) -> None:
+        self._status.close()
 
     def poll(self) -> int | None:
         return self._ended_within(0)
@@ -138,12 +145,26 @@ class Forked:
             os.kill(self.pid, sig)
 
     def _ended_within(self, seconds: float | None) -> int | None:
-        if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
-            code, processor_seconds = msgspec.msgpack.decode(self._status.recv(100), type=tuple[int, float])
-            self._status.close()
-            self.returncode = code
-            _ForkServer.processor_seconds += processor_seconds
+        if self.returncode is None and self._is_readable(seconds):
+            with self._reading:
+                if self.returncode is None:
+                    code, processor_seconds = msgspec.msgpack.decode(self._status.recv(100), type=tuple[int, float])
+                    _ForkServer.processor_seconds += processor_seconds
+                    self.returncode = code
         return self.returncode
+
+    def _is_readable(self, seconds: float | None) -> bool:
+        """Whether the exit code is there, or comes in time; another thread may read it first."""
+        readable = select.poll()  # a test may have more open files than `select` takes
+        readable.register(self._status, select.POLLIN)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self.returncode is None:
+            left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
+            if readable.poll(1000 * max(0.0, min(left, _POLL_SECONDS))):
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+        return True
 
 
 class _ForkServer:

@@ -6,6 +6,9 @@ from collections.abc import Awaitable, Callable
 
 # Far above what any machine needs: only a defect reaches it.
 DEADLINE_SECONDS = 60.0
+# A condition that is not true soon is asked less often: most are requests, which cost the system under test the most.
+PAUSE_GROWTH = 1.2
+PAUSE_SECONDS_MAX = 0.05
 
 
 async def until(
@@ -28,3 +31,4 @@ async def until(
             return
         assert time.monotonic() < deadline, f"still false after {seconds_max:.0f} s: {message()}"
         await asyncio.sleep(pause_seconds)
+        pause_seconds = max(pause_seconds, min(pause_seconds * PAUSE_GROWTH, PAUSE_SECONDS_MAX))
