@@ -412,4 +412,4 @@ async def _open_local(settings: VenueSettings, core: Core) -> QuoteSource:
 
 
 def _routed_to(venue: VenueName, core: Core) -> list[str]:
-    return [symbol for symbol in core.settings.instruments if venue in core.router.route_for(symbol).venues]
+    return [symbol for symbol in core.settings.instruments if venue in core.router.venues_of(symbol)]

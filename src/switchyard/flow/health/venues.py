@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from switchyard.domain.errors import OutcomeUnknown, Unavailable
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.journal.changes import Change, Cursor
 from switchyard.domain.journal.facts import RouteFact
 from switchyard.domain.market.health import BreakerState, HealthRecord
@@ -360,9 +360,9 @@ class VenueChoice:
         """Whether the route of some symbol names the venue and another one."""
         return self._router.may_leave(venue)
 
-    def route_of(self, symbol: str) -> Route:
-        """The symbol's route."""
-        return self._router.route_for(symbol)
+    def route_of(self, symbol: str, account: AccountId) -> Route:
+        """The route of the account's orders in the symbol."""
+        return self._router.route_for(symbol, account)
 
     def among(self, order: OrderRequest | Order, route: Route, problem: Problem | None = None) -> RouteFact:
         """The venues of the route, the best first."""
@@ -385,7 +385,7 @@ class VenueChoice:
 
     def instead_of(self, order: Order, problem: Problem) -> VenueName | None:
         """The venue to which an order may go from its present one; none where no other can take it."""
-        route = self.route_of(order.symbol)
+        route = self.route_of(order.symbol, order.account_id)
         others = tuple(
             venue
             for venue in route.venues

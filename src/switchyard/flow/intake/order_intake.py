@@ -349,7 +349,7 @@ class OrderIntake:
 
     def routed(self, account: AccountId, order: OrderRequest, closes: Closes | None = None) -> OrderContext:
         """Route a checked order."""
-        route = self._choice.route_of(order.symbol)
+        route = self._choice.route_of(order.symbol, account)
         venue, chosen = route.venues[0], None
         if len(route.venues) > 1:
             chosen = self._choice.among(order, route)
