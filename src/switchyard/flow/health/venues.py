@@ -273,7 +273,6 @@ class HealthBoard:
             faults=breaker.faults,
             latency_seconds=quality.latency_seconds,
             reject_rate=quality.reject_rate,
-            paused=self.pause_of(venue),
         )
 
     def pause_of(self, venue: VenueName) -> str | None:
