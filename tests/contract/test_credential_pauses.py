@@ -111,7 +111,7 @@ async def test_a_pause_reaches_gateways_and_other_workers_and_outlives_its_worke
     await reader.run_once()
     assert gateway.pause_of(VENUE) == gateway.reason(VENUE) == first.credential.reason
     assert await other.keeper.run_once() == 0
-    assert (other.board.paused, other.board.blocked) == ({VENUE}, {VENUE})
+    assert other.board.paused == other.board.blocked == {VENUE}
     restarted = Worker(database, clock)
     await restarted.keeper.start()
     assert restarted.credential.reason == first.credential.reason

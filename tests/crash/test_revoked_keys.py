@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.support.acorn import AcornWorld, acorn_settings, acorn_world, plugin_path
+from tests.support.acorn import SYMBOLS, AcornWorld, acorn_settings, acorn_world, plugin_path
 from tests.support.cluster import Cluster
 from tests.support.orders import PATIENT, all_orders, get, place, until_all_final, until_statuses
 from tests.support.polling import until
@@ -64,9 +64,11 @@ def settings(venue_settings: dict[str, str], engine_settings: dict[str, str]) ->
     return {**venue_settings, **engine_settings}
 
 
-async def post(session: aiohttp.ClientSession, process: Process, key: str) -> tuple[int, str | None]:
+async def post(
+    session: aiohttp.ClientSession, process: Process, key: str, account: str = "demo"
+) -> tuple[int, str | None]:
     """Place an order; returns the status and the reason."""
-    headers = process.headers(key=key)
+    headers = process.headers(account, key=key)
     async with session.post(f"{process.url}/orders", json=PATIENT, headers=headers) as response:
         body = await response.json()
         return response.status, body.get("reason")
@@ -84,11 +86,11 @@ async def until_paused(session: aiohttp.ClientSession, process: Process) -> None
     await until(is_paused, lambda: process.log)
 
 
-async def until_placed(session: aiohttp.ClientSession, process: Process, key: str) -> None:
+async def until_placed(session: aiohttp.ClientSession, process: Process, key: str, account: str = "demo") -> None:
     """Place an order that was rejected until now: its key was not used."""
 
     async def is_placed() -> bool:
-        return (await post(session, process, key))[0] == 202
+        return (await post(session, process, key, account))[0] == 202
 
     await until(is_placed, lambda: process.log)
 
@@ -239,3 +241,44 @@ async def test_the_token_of_a_broker_of_our_protocol_rotates_in_its_file(
         assert "second-token" not in process.log
         assert await asyncio.to_thread(process.stop) == 0
     assert sum(broker.check_nothing_twice().values()) == 2
+
+
+async def test_accounts_with_keys_of_their_own_trade_with_them_and_one_that_is_revoked_stops_its_account_alone(
+    cluster: Cluster, session: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    # The same broker, as far as the settings can tell; each process of it knows one key.
+    worlds = {name: acorn_world(tmp_path / name) for name in ("a", "b")}
+    settings = {"SOR_VENUES": "acorn_a,acorn_b", "SOR_ACCOUNT_ROUTES": "demo=acorn_a,desk=acorn_b", **ONE_SLOT}
+    keys = {name: Keys(tmp_path / f"{name}.keys") for name in worlds}
+    for name, world in worlds.items():
+        await world.start()
+        await world.change_keys(f"key-of-{name}", f"secret-of-{name}")
+        keys[name].write(f"key-of-{name}", f"secret-of-{name}")
+        settings |= {
+            f"VENUE_URL_ACORN_{name.upper()}": f"acorn:{world.url}",
+            f"VENUE_SECRETS_ACORN_{name.upper()}_FILE": str(keys[name].path),
+            f"VENUE_SYMBOLS_ACORN_{name.upper()}": SYMBOLS,
+        }
+    try:
+        process = await cluster.process(**settings, PYTHONPATH=plugin_path(tmp_path / "plugin")).start()
+        accounts = {"demo": "acorn_a", "desk": "acorn_b"}
+        for account in accounts:
+            assert await post(session, process, "first", account) == (202, None)
+        await worlds["b"].change_keys("new", "new secret")
+
+        async def is_paused() -> bool:
+            return (await post(session, process, "met", "desk"))[0] == 503 or await is_rejected("late")
+
+        async def is_rejected(key: str) -> bool:
+            return await post(session, process, key, "desk") == (503, "CREDENTIAL_PAUSED")
+
+        await until(is_paused, lambda: process.log)
+        assert await post(session, process, "second", "demo") == (202, None)
+        orders = await until_all_final(session, process)
+        assert {order["venue"] for order in orders} == {"acorn_a"}
+        assert Counter(order["status"] for order in orders) == Counter({"FILLED": 2})
+        keys["b"].write("new", "new secret")
+        await until_placed(session, process, "last", "desk")
+    finally:
+        for world in worlds.values():
+            world.close()

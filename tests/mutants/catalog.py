@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = "src/switchyard"
 PAGE = ROOT / "docs" / "evidence" / "second-executions.md"
 # In the order of the table.
-FILES = ("second_executions.toml", "planted.toml")
+FILES = ("second_executions.toml", "credentials.toml", "planted.toml")
 
 _TABLE_HEAD = "| fault | mutant | tests that fail |\n|---|---|---|\n"
 

@@ -263,7 +263,7 @@ async def test_an_order_moves_only_to_a_venue_whose_form_has_room_for_its_id() -
     name = partial(venue_client_order_id, "abcd", AccountId("acc-1"), "orders")
     # The first was accepted before the second venue joined the route.
     whole = await site.accept(client_id=name("one", 0, OrderId("")), account="acc-1")
-    form = site.choice.id_form("USDJPY", ONE)
+    form = site.choice.id_form("USDJPY", ONE, AccountId("acct"))
     narrow = await site.accept(client_id=name("two", 0, OrderId(""), form), account="acc-2")
     site.down()
 

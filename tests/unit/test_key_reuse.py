@@ -56,7 +56,7 @@ def an_intake(clock: ManualClock, form: IdForm = WHOLE) -> tuple[OrderIntake, Me
         randomness=SystemRandomness(),
         tag="test",
         catalogue=unused,
-        choice=cast(Any, SimpleNamespace(id_form=lambda _symbol, _venue: form)),
+        choice=cast(Any, SimpleNamespace(id_form=lambda _symbol, _venue, _account: form)),
         quotes=unused,
         risk=unused,
         rate=unused,

@@ -193,7 +193,7 @@ class Core:
         """Gets its sources from `open_quotes`."""
         self.health = HealthBoard()
         """Gets its breakers from `start_worker`."""
-        self.router = Router(settings.default_route, settings.symbol_routes)
+        self.router = Router(settings.default_route, settings.symbol_routes, settings.account_routes)
         self.credentials: dict[VenueName, Credential] = {}
         """Of the venues outside of this process; filled by `open_credentials`."""
         self.gates: dict[VenueName, VenueGate] = {}

@@ -318,7 +318,7 @@ def venue_states(core: Core, detailed: bool = True) -> list[VenueState]:
 def venue_state(settings: VenueSettings, gate: VenueGate | None, health: HealthBoard, detailed: bool) -> VenueState:
     """The venue as `GET /venues` shows it; without a gate another process sends to it."""
     record = health.record(settings.name)
-    state, code, text = _send_state(gate, record)
+    state, code, text = _send_state(gate, record, health.pause_of(settings.name))
     latency = None if record is None else record.latency_seconds
     rate = None if record is None else record.reject_rate
     return VenueState(
@@ -335,13 +335,15 @@ def venue_state(settings: VenueSettings, gate: VenueGate | None, health: HealthB
     )
 
 
-def _send_state(gate: VenueGate | None, record: HealthRecord | None) -> tuple[SendState, VenueCode | None, str | None]:
+def _send_state(
+    gate: VenueGate | None, record: HealthRecord | None, pause: str | None
+) -> tuple[SendState, VenueCode | None, str | None]:
     """Return the state with its reason, as a code and as a text that may quote a library's error."""
+    if pause is not None and (gate is None or not gate.is_locked):
+        return "closed", "CREDENTIAL_PAUSED", pause
     if record is None:
         return "unknown", "NOT_REPORTED", "no worker has reported on it lately"
     problem = None if gate is None else gate.problem
-    if record.paused is not None and (gate is None or not gate.is_locked):
-        return "closed", "CREDENTIAL_PAUSED", record.paused
     if gate is not None and not gate.is_open:
         if problem is None:
             return "closed", "NOT_SYNCHRONISED", "its orders and reports are being read"
@@ -430,6 +432,4 @@ async def _open_local(settings: VenueSettings, core: Core) -> QuoteSource:
 def _routed_to(venue: VenueName, core: Core) -> list[str]:
     """The symbols of the catalogue that are routed to the venue, or to one that takes its quotes."""
     takers = {venue, *(each.name for each in core.settings.venues if each.quotes_of == venue)}
-    return [
-        symbol for symbol in core.settings.instruments if not takers.isdisjoint(core.router.route_for(symbol).venues)
-    ]
+    return [symbol for symbol in core.settings.instruments if not takers.isdisjoint(core.router.venues_of(symbol))]

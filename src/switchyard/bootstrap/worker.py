@@ -105,7 +105,7 @@ def _is_ours(core: Core, client_id: VenueClientOrderId) -> bool:
 
 
 def _venues_of(core: Core, symbol: str) -> Sequence[VenueName]:
-    return core.router.route_for(symbol).venues
+    return core.router.venues_of(symbol)
 
 
 def _breaker(core: Core, venue: VenueSettings) -> VenueBreaker:

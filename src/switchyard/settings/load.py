@@ -199,6 +199,9 @@ def load_settings(
     values["symbol_routes"] = {
         symbol: _checked_route("SOR_SYMBOL_ROUTES", route, names) for symbol, route in values["symbol_routes"].items()
     }
+    values["account_routes"] = {
+        key: _checked_route("SOR_ACCOUNT_ROUTES", route, names) for key, route in values["account_routes"].items()
+    }
     values["kafka"] = kafka_of(environment)
     if values["kafka"] is not None:
         for setting_name, key in (

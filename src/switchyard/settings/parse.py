@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import AccountId, VenueName
-from switchyard.domain.market.routing import BEST, Route
+from switchyard.domain.market.routing import BEST, AccountRoutes, Route
 from switchyard.domain.values import AMOUNT_LIMIT
 
 _T = TypeVar("_T")
@@ -213,6 +213,19 @@ def routes(value: str) -> Mapping[str, Route]:
             raise ValueError("must look like BTC=simA,ETH=simA|simB,SOL=best, each symbol once")
         routes[symbol.strip()] = route(given)
     return routes
+
+
+def account_routes(value: str) -> AccountRoutes:
+    """A route for each account, as `ACCOUNT=route` or `ACCOUNT/SYMBOL=route` separated by commas."""
+    found: dict[tuple[AccountId, str | None], Route] = {}
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        whose, equals, given = item.partition("=")
+        name, slash, symbol = (part.strip() for part in whose.partition("/"))
+        key = (account(name), symbol or None) if name else None
+        if key is None or not (equals and given) or bool(slash) != bool(symbol) or key in found:
+            raise ValueError("must look like desk-1=simA,desk-2/BTC=simB, each account and symbol once")
+        found[key] = route(given)
+    return found
 
 
 def _names(value: str, what: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ import msgspec
 
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.market.instruments import Instrument
-from switchyard.domain.market.routing import Route
+from switchyard.domain.market.routing import AccountRoutes, Route
 from switchyard.domain.orders.order import ORDER_TYPES, TIMES_IN_FORCE, OrderType, TimeInForce
 from switchyard.domain.risk.checks import RiskLimits
 from switchyard.settings import parse
@@ -163,6 +163,10 @@ SETTINGS: tuple[Setting, ...] = (
             "simA, or simB while the circuit breaker of simA is open; orders that were never sent move too. `best`: for "
             "each order the venue with the best price, size, reject rate and latency of all venues, `best:simA|simB` of "
             "these; they move as well."),
+    Setting("SOR_ACCOUNT_ROUTES", "account_routes", "", parse.account_routes,
+            "Route of an account, such as `desk-1=acornA,desk-2=acornB,desk-2/BTC=simA`: of all its orders, or of those in one "
+            "symbol. It goes before the routes of symbols. For accounts that have credentials of their own at a broker, each "
+            "of which is a venue here."),
     Setting("SWITCHYARD_UNLISTED_SYMBOLS", "unlisted_symbols", "reject", parse.choice("reject", "allow"),
             "`/orders`: what happens to a symbol that is not in the instrument catalogue: `reject` answers 422 "
             "`UNKNOWN_SYMBOL`, `allow` accepts it with step 1 and tick 1. `/do/order` takes listed instruments only."),
@@ -261,10 +265,12 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "Options of the venue's adapter, as `name=value` separated by commas; `switchyard venues describe KIND` lists "
             "them."),
     Setting("VENUE_SECRETS_", "secrets", "", parse.secret_values,
-            "Keys of the venue's adapter, as `name=value`, each in a line of its own, or separated by commas.", secret=True),
+            "Keys of the venue's adapter, as `name=value`, each in a line of its own, or separated by commas. Among lines, `#` "
+            "begins a comment, and indented lines below `name=` are its value. A file is read again when it changes.",
+            secret=True),
     Setting("VENUE_TOKEN_", "token", None, parse.header_value,
             "Broker: token that is sent with every request, as `Authorization: Bearer TOKEN` or in the header of "
-            "`VENUE_TOKEN_HEADER_`. Unset: none.", secret=True),
+            "`VENUE_TOKEN_HEADER_`. Unset: none. A file is read again when it changes.", secret=True),
     Setting("VENUE_TOKEN_HEADER_", "token_header", "Authorization", parse.header_name,
             "Broker: header that carries `VENUE_TOKEN_`. In another header than `Authorization` the token is sent as it is, "
             "such as `X-Api-Key: TOKEN`."),
@@ -313,7 +319,8 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "added to `VENUE_WINDOW_SEC_` wherever an absent order is judged."),
     Setting("VENUE_FINAL_ERRORS_", "final_errors", "400,401,403,422", parse.final_errors,
             "Broker: the errors that its documents call final, as `STATUS` or `STATUS:CODE`, separated by commas, such as "
-            "`401,403,400:INVALID_QTY`. With one of these and a readable error body an order is rejected; after every "
+            "`401,403,400:INVALID_QTY`. `401` and `403` are about the credential, which is paused then, unless their code is "
+            "named too. With one of these and a readable error body an order is rejected; after every "
             "other response it is in doubt."),
     Setting("VENUE_IDEMPOTENCY_HEADER_", "idempotency_header", "true", parse.flag,
             "Broker: whether requests carry the header `Idempotency-Key`. `false` for a broker that does not document it."),
@@ -417,6 +424,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     venue_names: tuple[VenueName, ...]
     default_route: Route
     symbol_routes: Mapping[str, Route]
+    account_routes: AccountRoutes
     unlisted_symbols: str
     quote_age_max: timedelta
     outbox_batch_size: int

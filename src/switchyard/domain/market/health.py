@@ -65,8 +65,6 @@ class HealthRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Faults in a row."""
     latency_seconds: float | None = None
     reject_rate: float | None = None
-    paused: str | None = None
-    """Why nothing is sent with the credential, if the venue rejects it; for people."""
     held: tuple[AccountId, ...] = ()
     """The accounts whose orders wait although the venue takes those of others."""
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.journal.facts import CandidateFact, Quote, RouteFact
 from switchyard.domain.orders.order import Side
 from switchyard.domain.values import EXACT, ROUNDED, ZERO, canonical
@@ -160,16 +161,34 @@ class Route(msgspec.Struct, frozen=True):
     by_quality: bool = False
 
 
-class Router:
-    """Routes by symbol; the venue is stored with the order, so that a cancel goes to the same venue."""
+AccountRoutes = Mapping[tuple[AccountId, str | None], Route]
+"""Routes by account and symbol; without a symbol, of all of the account's orders that have no route of their own."""
 
-    def __init__(self, default: Route, routes: Mapping[str, Route]) -> None:
+
+class Router:
+    """Routes by account and symbol; the venue is stored with the order, so that a cancel goes to the same venue."""
+
+    def __init__(
+        self, default: Route, routes: Mapping[str, Route], account_routes: AccountRoutes = MappingProxyType({})
+    ) -> None:
         self._default = default
         self._routes = dict(routes)
+        self._account_routes = dict(account_routes)
 
-    def route_for(self, symbol: str) -> Route:
-        """The symbol's route, or the default route."""
+    def route_for(self, symbol: str, account: AccountId | None = None) -> Route:
+        """The account's route if it has one, else the symbol's, else the default route."""
+        if self._account_routes and account is not None:
+            for key in ((account, symbol), (account, None)):
+                if key in self._account_routes:
+                    return self._account_routes[key]
         return self._routes.get(symbol, self._default)
+
+    def venues_of(self, symbol: str) -> Sequence[VenueName]:
+        """Every venue to which some account's order in the symbol may go."""
+        if not self._account_routes:
+            return self.route_for(symbol).venues
+        routes = [self.route_for(symbol), *(self.route_for(symbol, account) for account, _ in self._account_routes)]
+        return tuple(dict.fromkeys([venue for route in routes for venue in route.venues]))
 
     def venue_for(self, symbol: str) -> VenueName:
         """The venue of the symbol: of several, the preferred one."""
@@ -177,5 +196,5 @@ class Router:
 
     def may_leave(self, venue: VenueName) -> bool:
         """Whether the route of some symbol names the venue and another one."""
-        routes = (self._default, *self._routes.values())
+        routes = (self._default, *self._routes.values(), *self._account_routes.values())
         return any(venue in route.venues and len(route.venues) > 1 for route in routes)

@@ -340,7 +340,6 @@ class HealthBoard:
             faults=breaker.faults,
             latency_seconds=quality.latency_seconds,
             reject_rate=quality.reject_rate,
-            paused=self.pause_of(venue),
         )
 
     def pause_of(self, venue: VenueName) -> str | None:
@@ -447,15 +446,15 @@ class VenueChoice:
         """Whether the route of some symbol names the venue and another one."""
         return self._router.may_leave(venue)
 
-    def route_of(self, symbol: str) -> Route:
-        """The symbol's route."""
-        return self._router.route_for(symbol)
+    def route_of(self, symbol: str, account: AccountId) -> Route:
+        """The route of the account's orders in the symbol."""
+        return self._router.route_for(symbol, account)
 
-    def id_form(self, symbol: str, venue: VenueName) -> IdForm:
+    def id_form(self, symbol: str, venue: VenueName, account: AccountId) -> IdForm:
         """The form to which the client order id of a new order is narrowed: every venue of its route can carry it."""
         if not self._narrows:
             return WHOLE
-        names = {venue, *self.route_of(symbol).venues}
+        names = {venue, *self.route_of(symbol, account).venues}
         return narrowest(self._id_forms[name] for name in names if name in self._id_forms)
 
     def among(self, order: OrderRequest | Order, route: Route, problem: Problem | None = None) -> RouteFact:
@@ -479,7 +478,7 @@ class VenueChoice:
 
     def instead_of(self, order: Order, problem: Problem) -> VenueName | None:
         """The venue to which an order may go from its present one; none where no other can take it."""
-        route = self.route_of(order.symbol)
+        route = self.route_of(order.symbol, order.account_id)
         others = tuple(
             venue
             for venue in route.venues

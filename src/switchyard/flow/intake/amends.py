@@ -114,7 +114,7 @@ class AmendService:
         tag: str,
         key_ttl: timedelta,
         resolution: timedelta,
-        id_form: Callable[[str, VenueName], IdForm] = lambda _symbol, _venue: WHOLE,
+        id_form: Callable[[str, VenueName, AccountId], IdForm] = lambda _symbol, _venue, _account: WHOLE,
         may_be_lost: MayBeLost = never_lost,
     ) -> None:
         """`resolution`: how long an equal request without a key counts as a repeat; `id_form`: as in `VenueChoice`."""
@@ -324,7 +324,7 @@ class AmendService:
         return next((row for row in own if not amend_of(row).key), None)
 
     def _client_order_id(self, order: Order, known: _Key) -> VenueClientOrderId:
-        form = self._id_form(order.symbol, order.venue)
+        form = self._id_form(order.symbol, order.venue, order.account_id)
         return amend_client_order_id(self._tag, order.venue_client_order_id, known.operation, known.key, form)
 
     def _repeat(self, account: AccountId, order: Order, row: OutboxRow) -> Amendment:

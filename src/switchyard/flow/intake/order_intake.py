@@ -352,7 +352,7 @@ class OrderIntake:
 
     def routed(self, account: AccountId, order: OrderRequest, closes: Closes | None = None) -> OrderContext:
         """Route a checked order."""
-        route = self._choice.route_of(order.symbol)
+        route = self._choice.route_of(order.symbol, account)
         venue, chosen = route.venues[0], None
         if len(route.venues) > 1:
             chosen = self._choice.among(order, route)
@@ -494,7 +494,7 @@ class OrderIntake:
         context, now = claim.context, request.created_at
         account, time_in_force = context.account_id, context.order.time_in_force
         generation, version = 0, 1
-        id_form = self._choice.id_form(context.order.symbol, context.venue)
+        id_form = self._choice.id_form(context.order.symbol, context.venue, account)
         entry: KeyEntry | None = None
         previous: KeyEntry | None = None
         for _ in range(ATTEMPTS_MAX):
