@@ -24,6 +24,7 @@ WINDOW_MAX_MS = 10_000
 EARLY_MAX_MS = 1_000
 AMOUNT_MAX = Decimal(10_000_000)
 PAGE_MAX = 100
+DAY_MS = 86_400_000
 LIVE = ("live", "part")
 # With these codes, the broker's documents say that the order may still be carried out; here it is.
 CARRIED_OUT = ("ENGINE_LATE",)
@@ -58,6 +59,8 @@ class Broker:
         self.by_name: dict[str, Json] = {}
         """The last order of each client order id, and of the id of each change."""
         self.faults: Json = {}
+        self.aged_ms = 0
+        """By so much every order is older than its time says, for tests."""
         self.requests: dict[str, int] = {}
         """How many requests to place an order have arrived, by client order id."""
         path: Path = options.log
@@ -156,10 +159,15 @@ class Broker:
         order = self.by_name.get(name)
         if order is not None:
             order = self.orders[int(order["oid"][2:]) - 1]
-        is_forgotten = order is not None and self.options.forgets_closed and order["state"] not in LIVE
+        is_forgotten = order is not None and order["state"] not in LIVE and self.is_old(order)
         if order is None or is_forgotten or pair not in (None, order["pair"]):
             raise Refusal("NO_ORDER")
         return order
+
+    def is_old(self, order: Json) -> bool:
+        """Whether an order that has ended is not kept any more."""
+        age_ms: float = now_ms() + self.aged_ms - order["opened"]
+        return age_ms > float(self.options.keeps_days) * DAY_MS
 
     def open_page(self, start: int, count: int) -> Json:
         live = [order for order in self.orders[start:] if order["state"] in LIVE]
@@ -218,6 +226,7 @@ class Broker:
         if method == "POST":
             wanted = json.loads(raw)
             self.faults |= wanted.get("faults", {})
+            self.aged_ms += wanted.get("age_ms", 0)
             for order in [one for one in self.orders if one["ref"] == wanted.get("fill") and one["state"] in LIVE]:
                 rest = Decimal(order["amount"]) - Decimal(order["done"])
                 self.trade(order, Decimal(wanted.get("amount", rest)), order["limit"] or MARKET[order["pair"]][1])
@@ -300,6 +309,6 @@ if __name__ == "__main__":
     parser.add_argument("--key", default="key")
     parser.add_argument("--secret", default="secret")
     parser.add_argument("--permanent", action="store_true", help="never take a ref twice")
-    parser.add_argument("--forgets-closed", action="store_true", help="look up open orders only")
+    parser.add_argument("--keeps-days", type=float, default=7, help="how long orders that have ended are looked up")
     parser.add_argument("--ignores-expiry", action="store_true", help="take requests of any age")
     asyncio.run(main(parser.parse_args()))

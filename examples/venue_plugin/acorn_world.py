@@ -122,6 +122,10 @@ class AcornWorld:
         """The next order."""
         await self.fault("answer", code)
 
+    async def age(self, by: timedelta) -> None:
+        """All orders, for the lookups of this process."""
+        await self._control("/control", {"age_ms": by / timedelta(milliseconds=1)})
+
     async def damage_report(self) -> None:
         """The next execution."""
         await self.fault("damage")

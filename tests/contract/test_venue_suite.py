@@ -64,8 +64,13 @@ def test_a_deduplication_that_ends_with_the_order_is_not_permanent(tmp_path: Pat
     "case", ["closed_orders_are_found", "a_lost_answer_is_settled_by_the_lookup_without_a_second_request"]
 )
 def test_a_lookup_that_finds_open_orders_only_is_not_one_of_all(case: str, tmp_path: Path) -> None:
-    said = tried(acorn_world(tmp_path, "--forgets-closed"), KIND, case)
+    said = tried(acorn_world(tmp_path, "--keeps-days=-1"), KIND, case)
     assert "lookup=all: an order that" in said and "is not found" in said
+
+
+def test_a_lookup_that_keeps_orders_for_a_shorter_time_is_noticed(tmp_path: Path) -> None:
+    said = tried(acorn_world(tmp_path, "--keeps-days=6"), KIND, "closed_orders_are_found_for_as_long_as_is_declared")
+    assert said == "lookup_keeps=7 days, 0:00:00: an order that is FILLED is not found"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,10 @@ ProbeResult = Literal["answered", "busy"]
 # response.
 # No adapter may exceed it, because it must pass before an order is resent in place of a worker that looks dead.
 SEND_LIMIT: Final = timedelta(seconds=7)
+# The share of `lookup_keeps` that is not used, and its minimum: clocks run at different speeds, and venues remove
+# orders by the hour or by the day.
+KEEPS_MARGIN: Final = 0.1
+KEEPS_MARGIN_MIN: Final = timedelta(seconds=10)
 # The longest time that a committed attempt may wait for the previous send of its account and symbol: time to connect.
 TURN_LIMIT: Final = timedelta(seconds=2)
 
@@ -49,6 +53,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """
     dedupe_ttl: timedelta | None = None
     """With `ttl`: for how long after the first send."""
+    lookup_keeps: timedelta | None = None
+    """For how long after its first send the venue finds an order that has ended, or was never filled; None: for ever.
+
+    After that, an order that is not found may have been executed.
+    """
     acceptance_window: timedelta | None = None
     """How long after a send the order may still appear at the venue; None: not documented, so an order in doubt is
     never resent automatically."""
@@ -82,6 +91,18 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         It must find closed orders too, and document when a late copy can no longer be executed.
         """
         return self.lookup == "all" and self.dedupe != "none" and self.acceptance_window is not None
+
+    def remembers(self, sent_since: datetime, now: datetime, jumped_at: datetime | None) -> bool:
+        """Whether a lookup that is answered now finds an order, if the venue had it, that was not sent before this
+        time.
+
+        `jumped_at`: of the clock. How old a date before that is cannot be told.
+        """
+        if self.lookup_keeps is None:
+            return True
+        margin = max(self.lookup_keeps * KEEPS_MARGIN, KEEPS_MARGIN_MIN)
+        is_dated = jumped_at is None or sent_since >= jumped_at
+        return is_dated and now - sent_since < self.lookup_keeps - margin
 
 
 def supports(capabilities: Capabilities, order: Order | OrderRequest) -> bool:

@@ -212,6 +212,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     amend: Literal["in_place", "cancel_replace", "none"]
     reduce_only: bool
     dedupe_ttl: timedelta
+    lookup_keeps: timedelta | None
     hop_hold: timedelta
     final_errors: frozenset[tuple[int, str | None]]
     idempotency_header: bool
@@ -291,6 +292,9 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", parse.seconds(0, 31_536_000),
             "Broker: seconds for which it recognises a repeated id, with `VENUE_DEDUPE_` `ttl`. Within this time, less a "
             "tenth and the time that a send can take, the process that made the first attempt resends without a lookup."),
+    Setting("VENUE_LOOKUP_KEEPS_SEC_", "lookup_keeps", "", parse.optional(parse.seconds(1, 315_360_000)),
+            "Broker: seconds after its first send for which it finds an order that has ended. An order in doubt that is older, "
+            "less a tenth, is not absent because it is not found: a report or a person decides. Unset: for ever."),
     Setting("VENUE_HOP_HOLD_SEC_", "hop_hold", "0", parse.seconds(0, 86_400),
             "Broker: longest time, in seconds, that a proxy on the way may hold a request and still deliver it. It is "
             "added to `VENUE_WINDOW_SEC_` wherever an absent order is judged."),

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -44,6 +44,7 @@ from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.values import ZERO
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
+    KEEPS_MARGIN,
     Accepted,
     Ambiguous,
     ReportPage,
@@ -175,6 +176,15 @@ class World(Protocol):
 
     async def damage_report(self) -> None:
         """Make the report of the next execution unreadable."""
+        ...
+
+
+@runtime_checkable
+class Ages(Protocol):
+    """A world that can let its orders grow old; without it, `lookup_keeps` is not tried."""
+
+    async def age(self, by: timedelta) -> None:
+        """Treat every order from now on as if it had been placed this much earlier."""
         ...
 
 
@@ -674,6 +684,21 @@ async def closed_orders_are_found(site: Site) -> None:
         if found.fills:
             listed = sum((fill.qty for fill in found.fills), ZERO)
             expect(listed == qty, f"lookup=all: the fills of an order add up to {listed}, not {qty}")
+
+
+@_case(lambda descriptor: _finds_closed(descriptor) and descriptor.capabilities.lookup_keeps is not None)
+async def closed_orders_are_found_for_as_long_as_is_declared(site: Site) -> None:
+    """`lookup_keeps`: a lookup that finds nothing counts as absence for nine tenths of it."""
+    keeps = site.declared.capabilities.lookup_keeps
+    if not isinstance(site.world, Ages) or keeps is None:
+        return
+    filled, canceled = await site.taken(site.order()), await site.rest()
+    await site.until_executed(filled, filled.qty)
+    await site.venue.cancel(canceled)
+    await site.world.age(keeps * (1 - KEEPS_MARGIN))
+    for order, status in ((filled, "FILLED"), (canceled, "CANCELED")):
+        found = await site.found(order)
+        expect(found is not None, f"lookup_keeps={keeps}: an order that is {status} is not found")
 
 
 @_case(_finds)

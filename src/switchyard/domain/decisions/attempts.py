@@ -215,7 +215,7 @@ def record_doubt(
         code=code,
         detail=bounded_detail(detail),
         address=address,
-        since=row.updated_at if row.status == "sending" else now,
+        since=row.updated_at if row.status in ("sending", "uncertain") else now,
     )
     row = with_bytes(row, True)
     if resend_at is not None and not is_past_deadline(state.order, resend_at):

@@ -170,6 +170,11 @@ def _guarantees(found: Capabilities) -> list[str]:
     }
     window = found.acceptance_window
     sentences = [dedupe[found.dedupe], lookup[found.lookup]]
+    if found.lookup_keeps is not None:
+        sentences.append(
+            f"An order that has ended is found for {_time(found.lookup_keeps)} after its first send; later, 'absent' "
+            "proves nothing."
+        )
     if window is None:
         sentences.append("It is not documented how long after a send an order may still appear.")
     else:

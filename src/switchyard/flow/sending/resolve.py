@@ -336,8 +336,10 @@ class Resolver:
         """Whether 'absent' would prove absence if the venue were asked now."""
         if row.kind == "cancel":
             return False  # the order's own row is settled first
-        if row.last_error == "EXECUTED_BEFORE":
-            return False  # the venue has reported on it: 'absent' then only means that it no longer shows the order
+        if row.last_error in ("EXECUTED_BEFORE", "LOOKUP_EXPIRED"):
+            return (
+                False  # the venue had it, or may have had it: 'absent' only means that it does not show the order now
+            )
         wait = waiting_time(self._venue.capabilities, self._liveness.send_lingers)
         if wait is None or doubt.gave_up is None:
             return False
@@ -350,6 +352,8 @@ class Resolver:
             doubt.asked(self._clock.monotonic())
             try:
                 at = await self._find(due)
+                # By now: the answer is older.
+                is_remembered = at is not None or not decisive or await self._is_remembered(due)
             except VenueUnavailable:
                 return False
         found = None if at is None else at.order
@@ -370,6 +374,9 @@ class Resolver:
                 return decisions.adopt_order(
                     newest, at.venue, at.client_id, self._clock.now(), shown.venue_order_id, shown.amounts
                 )
+            if not is_remembered:
+                now = self._clock.now()
+                return decisions.record_doubt(newest, row, "LOOKUP_EXPIRED", None, now, suspect=row.worker)
             return self._verdict(newest, row, found, decisive)
 
         change = await decide(self._journal, self._commit, due.row.order_id, decision, due.state)
@@ -377,6 +384,11 @@ class Resolver:
             return False
         if found is not None and self._amends is not None:
             await self._amends.adopt(after(before, change.orders[-1], change), found)
+        if not is_remembered:
+            order = due.state.order
+            log.error("lookup_expired", order_id=order.order_id, venue=order.venue, kind=due.row.kind)
+            log_moved(due.row, change.outbox[0], change.orders[0] if change.orders else order)
+            return False
         verdict = "absent" if found is None else "found"
         if at is not None and found is not None and at.venue == self._venue.name and self._note_found is not None:
             self._note_found(due.state.order, found)
@@ -386,6 +398,24 @@ class Resolver:
             log_moved(due.row, change.outbox[0], change.orders[0] if change.orders else due.state.order)
             log.info("order_resolved", order_id=due.row.order_id, trace_id=trace_id, kind=due.row.kind, verdict=verdict)
         return True
+
+    async def _is_remembered(self, due: Due) -> bool:
+        """Whether the venue would still show what the row asked for, had it ever had it.
+
+        An order that it shows as open is remembered, so the amend that it does not show was not carried out.
+        """
+        order, row, clock = due.state.order, due.row, self._clock
+        keys = self._lost_keys
+        is_lost = row.kind == "new" and keys is not None and keys.history.may_have_sent(order, row)
+        is_kept = self._venue.capabilities.remembers(order.accepted_at, clock.now(), clock.jumped_at)
+        if is_kept and (not is_lost or keys is None or keys.are_remembering(order)):
+            return True
+        if row.kind != "amend":
+            return False
+        shown = await self._venue.find(to_find(order))
+        if shown is None or shown.status not in ("WORKING", "PARTIALLY_FILLED"):
+            return False
+        return all(amend.client_order_id != row.venue_client_order_id for amend in shown.amends)
 
     async def _find(self, due: Due) -> Found | None:
         """Look up what the row asked for; a lost history may have sent an order to another venue, or under a later id.
