@@ -59,6 +59,8 @@ class Broker:
         self.by_name: dict[str, Json] = {}
         """The last order of each client order id, and of the id of each change."""
         self.faults: Json = {}
+        self.numbers: dict[str, bool] = {}
+        """Of each numbered request: whether it has arrived. One that was asked about before that is never taken."""
         self.aged_ms = 0
         """By so much every order is older than its time says, for tests."""
         self.requests: dict[str, int] = {}
@@ -164,6 +166,17 @@ class Broker:
             raise Refusal("NO_ORDER")
         return order
 
+    def take_number(self, number: str) -> None:
+        """Note that a numbered request has arrived; raises Refusal if it was asked about before."""
+        if not self.numbers.setdefault(number, True) and not self.options.takes_passed:
+            raise Refusal("NUMBER_PASSED")
+        self.numbers[number] = True
+
+    def pass_numbers(self, numbers: list[str]) -> bool:
+        """Pass the numbers that have not arrived, as a gap fill does; whether none of them has."""
+        arrived = [self.numbers.setdefault(number, False) for number in numbers]
+        return not any(arrived)
+
     def is_old(self, order: Json) -> bool:
         """Whether an order that has ended is not kept any more."""
         age_ms: float = now_ms() + self.aged_ms - order["opened"]
@@ -200,11 +213,15 @@ class Broker:
         count = min(int(asked.get("count", PAGE_MAX)), PAGE_MAX)
         match method, path:
             case "POST", "/v2/orders":
+                if "acorn-number" in headers:
+                    self.take_number(headers["acorn-number"])
                 return self.place(body)
             case "POST", "/v2/orders/change":
                 return self.change(body)
             case "POST", "/v2/orders/cancel":
                 return self.cancel(body)
+            case "GET", "/v2/numbers/pass":
+                return {"passed": self.pass_numbers(asked["numbers"].split(","))}
             case "GET", "/v2/orders/lookup":
                 return self.named(asked["ref"], asked["pair"])
             case "GET", "/v2/orders/open":
@@ -310,5 +327,6 @@ if __name__ == "__main__":
     parser.add_argument("--secret", default="secret")
     parser.add_argument("--permanent", action="store_true", help="never take a ref twice")
     parser.add_argument("--keeps-days", type=float, default=7, help="how long orders that have ended are looked up")
+    parser.add_argument("--takes-passed", action="store_true", help="take requests whose number was passed")
     parser.add_argument("--ignores-expiry", action="store_true", help="take requests of any age")
     asyncio.run(main(parser.parse_args()))

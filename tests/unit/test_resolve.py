@@ -13,10 +13,13 @@ from switchyard.domain.journal.facts import DecisionFact
 from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.outbox import is_proven_unsent
 from switchyard.flow.sending.outcomes import Ended
+from switchyard.flow.sending.resolve import ASK_SECONDS_MAX
 from switchyard.ports.venue import (
     Accepted,
     Ambiguous,
     Dedupe,
+    NeverReceived,
+    OrderToFind,
     SendOutcome,
     Unsent,
     VenueRejected,
@@ -571,3 +574,75 @@ async def test_an_amend_of_an_old_order_is_absent_only_if_the_venue_shows_its_or
     row = (await setup.state()).row("amend", 1)
     expected = "ABSENT_AT_VENUE" if shows_the_order else "LOOKUP_EXPIRED"
     assert (row.status, row.last_error) == (status, expected)
+
+
+# Venues that can prove that they never received a message.
+
+PROOF = NeverReceived(evidence="it expects number 7, the order had 9")
+
+
+class Proving(Setup):
+    """The venue never received the order, and proves it."""
+
+    def __init__(self, dedupe: Dedupe = "none", **capabilities: Any) -> None:
+        super().__init__(dedupe)
+        self.promise(sequence_proof=True, **capabilities)
+        self.asked: list[int | None] = []
+        self.venue.answer, self.venue.takes_orders = Ambiguous("NETWORK_DISCONNECTED"), False
+        self.venue.find_or_proof = self.prove  # type: ignore[attr-defined]
+
+    async def prove(self, order: OrderToFind) -> NeverReceived:
+        self.asked.append(order.attempts)
+        return PROOF
+
+
+@pytest.mark.parametrize("dedupe", ["none", "while_open"])
+async def test_a_proof_that_the_order_was_never_received_settles_its_doubt_at_once(dedupe: Dedupe) -> None:
+    setup = Proving(dedupe)
+    await setup.accept()
+    await setup.send()
+    assert await setup.resolve() == 1
+    state = await setup.state()
+    row = state.row("new", 1)
+    assert (state.order.status, row.status, row.last_error) == ("ACCEPTED", "failed", "ABSENT_AT_VENUE")
+    assert row.error_detail == f"never received: {PROOF.evidence}"
+    assert setup.asked == [1]
+    setup.venue.answer, setup.venue.takes_orders = Accepted("venue-1"), True
+    assert ((await setup.send()).order.status, setup.sent_count()) == ("WORKING", 1)
+
+
+async def test_a_proof_about_the_attempt_of_a_dead_sender_counts_once_that_can_no_longer_send() -> None:
+    """Its process may have lost its lock and still run."""
+    setup, lingers = Proving(), 5 * SECOND
+    setup.liveness.send_lingers = lingers
+    await setup.stuck()
+    setup.liveness.living.add(WorkerId("one"))
+    assert await setup.resolve(after=WINDOW) == 0, "its sender lives"
+    setup.liveness.living.clear()
+    assert await setup.resolve(after=lingers - SECOND) == 0
+    assert await setup.resolve(after=timedelta(seconds=ASK_SECONDS_MAX)) == 1
+
+
+async def test_evidence_wins_over_a_proof_that_the_order_was_never_received() -> None:
+    setup = Proving()
+    state = await setup.accept()
+    await setup.commit(decisions.unmatched_report(a_report(state, exec_id="1")))
+    state = await setup.send()
+    assert state.row("new", 1).last_error == "EXECUTED_BEFORE"
+    assert await setup.resolve(after=timedelta(minutes=5)) == 0
+    assert ((await setup.send()).order.status, setup.sent_count()) == ("UNKNOWN", 0)
+
+
+async def test_after_a_restore_a_proof_does_not_cover_the_copies_of_the_lost_history() -> None:
+    setup = Proving()
+    state = await setup.accept()
+    await setup.commit(decisions.record_doubt(state, state.row("new", 1), "RESTORED", None, setup.clock.now()))
+    assert await setup.resolve(after=timedelta(minutes=5)) == 0
+
+
+async def test_a_proof_is_as_good_as_an_absence_where_it_does_not_count() -> None:
+    setup = Proving("while_open")
+    state = await setup.accept()
+    await setup.commit(decisions.record_doubt(state, state.row("new", 1), "RESTORED", None, setup.clock.now()))
+    assert await setup.resolve(after=WINDOW - SECOND) == 0
+    assert await setup.resolve(after=SECOND) == 1

@@ -137,6 +137,7 @@ def test_settings_that_were_given_weaken_what_the_adapter_declares(
         ("dedupe_ttl_sec", "31", "30 seconds"),
         ("lookup", "all", "open"),
         ("window_sec", "2", "3 seconds"),
+        ("sequence_proof", "true", "False"),
         ("lookup_keeps_sec", "7201", "7200 seconds"),
         ("lookup_keeps_sec", "", "7200 seconds"),
         ("cancel_all", "true", "False"),

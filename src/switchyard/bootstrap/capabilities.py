@@ -82,6 +82,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         lookup_keeps=settings.lookup_keeps,
         hop_hold=settings.hop_hold,
         request_expiry=settings.request_expiry,
+        sequence_proof=settings.sequence_proof,
         cancel_all=settings.cancel_all,
         reduce_only=settings.reduce_only,
         execution_ids=settings.exec_id_scope,
@@ -97,6 +98,7 @@ _STRENGTHS: Final[Mapping[str, Sequence[object]]] = {
     "lookup": ("none", "open", "all"),
     "exec_id_scope": ("order", "symbol", "venue"),
     "request_expiry": (False, True),
+    "sequence_proof": (False, True),
     "cancel_all": (False, True),
     "reduce_only": (False, True),
 }

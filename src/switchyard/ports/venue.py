@@ -63,6 +63,12 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     never resent automatically."""
     hop_hold: timedelta = timedelta()
     """How long a proxy between us and the venue may hold a request and still deliver it."""
+    sequence_proof: bool = False
+    """Whether the venue can prove that it never received a message and never will (`ProvesUnreceived`).
+
+    Such as by sequence numbers that neither side resets: what lies behind the number that the venue expects next has
+    not arrived, and cannot arrive any more once that number was passed.
+    """
     request_expiry: bool = False
     """Whether the venue rejects a request that arrives later than the acceptance window.
 
@@ -231,9 +237,11 @@ class OrderToFind(msgspec.Struct, frozen=True, kw_only=True):
     side: Side | None = None
     venue_order_id: str | None = None
     account_id: AccountId | None = None
+    attempts: int | None = None
+    """How many attempts to send the message were begun, each with one copy at most; None: not known."""
 
 
-def to_find(order: Order, client_id: VenueClientOrderId | None = None) -> OrderToFind:
+def to_find(order: Order, client_id: VenueClientOrderId | None = None, *, attempts: int | None = None) -> OrderToFind:
     """The order by its present client order id, or by another one of its ids."""
     own_id = order.leg_client_order_id or order.venue_client_order_id
     return OrderToFind(
@@ -242,6 +250,7 @@ def to_find(order: Order, client_id: VenueClientOrderId | None = None) -> OrderT
         side=order.side,
         venue_order_id=order.venue_order_id if client_id in (None, own_id) else None,
         account_id=order.account_id,
+        attempts=attempts,
     )
 
 
@@ -263,6 +272,16 @@ class ReportPage(msgspec.Struct, frozen=True):
     """The reports of this page that are not in `reports`."""
     restarted: bool = False
     """Whether the venue's numbering started again, so that everything is read anew."""
+
+
+class NeverReceived(msgspec.Struct, frozen=True, kw_only=True):
+    """The venue has proven that it received no message with this id, and that none can arrive any more.
+
+    This is about every copy that has left: an order is sent again after it, under the same id.
+    """
+
+    evidence: str
+    """What proves it, such as the numbers of the session; stored with the order, for people."""
 
 
 OnDeparture = Callable[[], None]
@@ -361,6 +380,14 @@ class MassCancel(Protocol):
 
         An acknowledgement proves nothing about a single order: its report or a lookup does.
         """
+
+
+@runtime_checkable
+class ProvesUnreceived(Protocol):
+    """A venue with `Capabilities.sequence_proof`."""
+
+    async def find_or_proof(self, order: OrderToFind) -> VenueOrder | NeverReceived | None:
+        """Look an order up as `Venue.find` does; the venue may answer with a proof. Raises VenueUnavailable."""
 
 
 STATEMENT_PAGE_MAX = 1_000

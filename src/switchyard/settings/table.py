@@ -208,6 +208,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     lookup: Literal["none", "open", "all"]
     window: timedelta | None
     request_expiry: bool
+    sequence_proof: bool
     cancel_all: bool
     amend: Literal["in_place", "cancel_replace", "none"]
     reduce_only: bool
@@ -289,6 +290,9 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
             "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
             "`expires_at` to every order: the time of the attempt on the broker's clock plus `VENUE_WINDOW_SEC_`."),
+    Setting("VENUE_SEQUENCE_PROOF_", "sequence_proof", "false", parse.flag,
+            "Whether the adapter's proof that the venue never received a message settles a doubt at once, if its descriptor "
+            "has it. `false` turns it off: a doubt then needs its waiting time."),
     Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", parse.seconds(0, 31_536_000),
             "Broker: seconds for which it recognises a repeated id, with `VENUE_DEDUPE_` `ttl`. Within this time, less a "
             "tenth and the time that a send can take, the process that made the first attempt resends without a lookup."),

@@ -96,6 +96,9 @@ SendCode = Literal[
 ]
 """`OutboxRow.last_error`: the last thing that kept a row from being sent, or that was special about its sending."""
 
+AMBIGUOUS: Final[frozenset[str]] = frozenset(get_args(AmbiguousCode))
+"""Codes that only the sender of an attempt records: it has given up."""
+
 PROVEN_UNSENT: Final[frozenset[EndReason]] = frozenset(
     {"BROKER_DOWN", "BROKER_TIMEOUT", "NOT_PROCESSED", "RETRY_EXHAUSTED"}
 )

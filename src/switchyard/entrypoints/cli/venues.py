@@ -181,6 +181,8 @@ def _guarantees(found: Capabilities) -> list[str]:
         sentences.append(f"An order appears within {_time(window)} after a send, or never.")
     if found.request_expiry:
         sentences.append("A request that arrives after that time is rejected by the venue itself.")
+    if found.sequence_proof:
+        sentences.append("The venue can prove that it never received a message, which settles a doubt at once.")
     amend = {
         "in_place": "An open order is amended in place.",
         "cancel_replace": "An amend ends the order and puts a new one in its place.",

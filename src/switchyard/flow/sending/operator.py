@@ -120,12 +120,14 @@ async def _with_decider(error: NotInDoubt, queries: Queries, order_id: OrderId) 
     return error
 
 
-class Settling(msgspec.Struct, frozen=True, kw_only=True):
+class Settling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker does about a row in doubt at a venue."""
 
     lookup: Lookup
     absent_after_seconds: float | None
     """How long the venue must have been answering, since the sender gave up, before absence is proven; None: never."""
+    sequence_proof: bool = False
+    """Whether the venue can prove that it never received the message."""
 
 
 class Decider(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +174,8 @@ def class_text(capabilities: Capabilities) -> str:
     }
     if capabilities.lookup_keeps is not None:
         told["lookup_keeps_sec"] = _seconds(capabilities.lookup_keeps)
+    if capabilities.sequence_proof:
+        told["sequence_proof"] = "true"
     return " ".join(f"{name}={value}" for name, value in told.items())
 
 
@@ -241,7 +245,7 @@ def next_step(row: OutboxRow, decider: Decider) -> NextStep:
             settling = decider.settling
             if settling is None or not decider.is_running:
                 return "unknown"
-            if settling.lookup == "none":
+            if settling.lookup == "none" and not settling.sequence_proof:
                 return "report"
             is_provable = settling.absent_after_seconds is not None and row.last_error not in UNPROVABLE
             return "lookup" if is_provable else "found"
@@ -301,7 +305,7 @@ def explain(row: OutboxRow, decider: Decider, now: datetime, doubt: DoubtFact | 
         doubt=doubt,
         happened=_happened(row, doubt),
         awaited=_awaited(row, step, decider),
-        decided=_decided(row, step, wait),
+        decided=_decided(row, step, wait) + _decided_by_proof(step, decider),
         can_do=_can_do(row, step),
     )
 
@@ -363,6 +367,12 @@ def _decided(row: OutboxRow, step: NextStep, wait: float | None) -> str:
     if step == "unknown":
         return "cannot be told here; not while no worker of the venue runs"
     return "" if step == "none" else "by the running worker"
+
+
+def _decided_by_proof(step: NextStep, decider: Decider) -> str:
+    if decider.settling is None or not decider.settling.sequence_proof or step not in ("lookup", "found"):
+        return ""
+    return "; sooner if the venue proves that it never received the message"
 
 
 def _can_do(row: OutboxRow, step: NextStep) -> str:
