@@ -24,6 +24,7 @@ WINDOW_MAX_MS = 10_000
 EARLY_MAX_MS = 1_000
 AMOUNT_MAX = Decimal(10_000_000)
 PAGE_MAX = 100
+DAY_MS = 86_400_000
 LIVE = ("live", "part")
 # With these codes, the broker's documents say that the order may still be carried out; here it is.
 CARRIED_OUT = ("ENGINE_LATE",)
@@ -60,6 +61,10 @@ class Broker:
         self.faults: Json = {}
         self.may_trade = True
         """Whether the key has the permission to send more than questions."""
+        self.numbers: dict[str, bool] = {}
+        """Of each numbered request: whether it has arrived. One that was asked about before that is never taken."""
+        self.aged_ms = 0
+        """By so much every order is older than its time says, for tests."""
         self.requests: dict[str, int] = {}
         """How many requests to place an order have arrived, by client order id."""
         path: Path = options.log
@@ -158,10 +163,26 @@ class Broker:
         order = self.by_name.get(name)
         if order is not None:
             order = self.orders[int(order["oid"][2:]) - 1]
-        is_forgotten = order is not None and self.options.forgets_closed and order["state"] not in LIVE
+        is_forgotten = order is not None and order["state"] not in LIVE and self.is_old(order)
         if order is None or is_forgotten or pair not in (None, order["pair"]):
             raise Refusal("NO_ORDER")
         return order
+
+    def take_number(self, number: str) -> None:
+        """Note that a numbered request has arrived; raises Refusal if it was asked about before."""
+        if not self.numbers.setdefault(number, True) and not self.options.takes_passed:
+            raise Refusal("NUMBER_PASSED")
+        self.numbers[number] = True
+
+    def pass_numbers(self, numbers: list[str]) -> bool:
+        """Pass the numbers that have not arrived, as a gap fill does; whether none of them has."""
+        arrived = [self.numbers.setdefault(number, False) for number in numbers]
+        return not any(arrived)
+
+    def is_old(self, order: Json) -> bool:
+        """Whether an order that has ended is not kept any more."""
+        age_ms: float = now_ms() + self.aged_ms - order["opened"]
+        return age_ms > float(self.options.keeps_days) * DAY_MS
 
     def open_page(self, start: int, count: int) -> Json:
         live = [order for order in self.orders[start:] if order["state"] in LIVE]
@@ -196,11 +217,15 @@ class Broker:
         count = min(int(asked.get("count", PAGE_MAX)), PAGE_MAX)
         match method, path:
             case "POST", "/v2/orders":
+                if "acorn-number" in headers:
+                    self.take_number(headers["acorn-number"])
                 return self.place(body)
             case "POST", "/v2/orders/change":
                 return self.change(body)
             case "POST", "/v2/orders/cancel":
                 return self.cancel(body)
+            case "GET", "/v2/numbers/pass":
+                return {"passed": self.pass_numbers(asked["numbers"].split(","))}
             case "GET", "/v2/orders/lookup":
                 return self.named(asked["ref"], asked["pair"])
             case "GET", "/v2/orders/open":
@@ -224,6 +249,7 @@ class Broker:
             self.faults |= wanted.get("faults", {})
             self.options.key, self.options.secret = wanted.get("keys", (self.options.key, self.options.secret))
             self.may_trade = wanted.get("may_trade", self.may_trade)
+            self.aged_ms += wanted.get("age_ms", 0)
             for order in [one for one in self.orders if one["ref"] == wanted.get("fill") and one["state"] in LIVE]:
                 rest = Decimal(order["amount"]) - Decimal(order["done"])
                 self.trade(order, Decimal(wanted.get("amount", rest)), order["limit"] or MARKET[order["pair"]][1])
@@ -308,6 +334,7 @@ if __name__ == "__main__":
     parser.add_argument("--key", default="key")
     parser.add_argument("--secret", default="secret")
     parser.add_argument("--permanent", action="store_true", help="never take a ref twice")
-    parser.add_argument("--forgets-closed", action="store_true", help="look up open orders only")
+    parser.add_argument("--keeps-days", type=float, default=7, help="how long orders that have ended are looked up")
+    parser.add_argument("--takes-passed", action="store_true", help="take requests whose number was passed")
     parser.add_argument("--ignores-expiry", action="store_true", help="take requests of any age")
     asyncio.run(main(parser.parse_args()))

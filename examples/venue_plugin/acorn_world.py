@@ -138,6 +138,10 @@ class AcornWorld:
         """The next request that is signed and no message."""
         await self.fault("question", [status, body.decode()])
 
+    async def age(self, by: timedelta) -> None:
+        """All orders, for the lookups of this process."""
+        await self._control("/control", {"age_ms": by / timedelta(milliseconds=1)})
+
     async def damage_report(self) -> None:
         """The next execution."""
         await self.fault("damage")

@@ -11,6 +11,7 @@ import pytest
 from switchyard.bootstrap import open_database, upgrade_database
 from switchyard.domain import decisions
 from switchyard.domain.journal.changes import Change
+from switchyard.domain.orders.reasons import SendCode
 from switchyard.flow.sending.operator import Settling, declaration
 from switchyard.settings import Settings, load_settings
 from tests.support.build import VENUE, WORKER, an_accept, state_after
@@ -26,11 +27,11 @@ def environment(tmp_path: Path, engine_settings: dict[str, str]) -> dict[str, st
     return {"SWITCHYARD_DATA_DIR": str(tmp_path / "var"), **engine_settings}
 
 
-def in_doubt(environment: dict[str, str], *, declares: bool = True) -> str:
+def in_doubt(environment: dict[str, str], *, declares: bool = True, code: SendCode = "NETWORK_TIMEOUT") -> str:
     """Write an uncertain order into a database that no process has open; its worker declared that no lookup decides."""
     accepted = an_accept()
     attempt = decisions.begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
-    doubt = decisions.record_doubt(state_after(attempt), attempt.outbox[0], "NETWORK_TIMEOUT", None, START)
+    doubt = decisions.record_doubt(state_after(attempt), attempt.outbox[0], code, None, START)
     settling = Settling(lookup="all", absent_after_seconds=None)
     declared = [Change(cursors=(declaration(VENUE, settling, lookup_decides=False),))] if declares else []
     asyncio.run(write(load_settings(environment), [*declared, accepted, attempt, doubt]))
@@ -180,6 +181,14 @@ def test_not_sent_is_left_to_the_lookup_that_can_decide(environment: dict[str, s
         code, output = resolve(environment | venue, order_id, "not-sent", *options)
         assert (code, "can still be asked" in output) == (1, True)
     assert resolve(environment | venue, order_id, "sent")[0] == 0
+
+
+def test_not_sent_is_not_left_to_a_lookup_that_came_too_late(environment: dict[str, str]) -> None:
+    order_id = in_doubt(environment, code="LOOKUP_EXPIRED")
+    name = VENUE.upper()
+    venue = {"SOR_VENUES": VENUE, f"VENUE_URL_{name}": "http://127.0.0.1:1", f"VENUE_WINDOW_SEC_{name}": "10"}
+    code, output = resolve(environment | venue, order_id, "not-sent")
+    assert code == 0, output
 
 
 async def test_a_shell_without_the_venues_settings_leaves_not_sent_to_the_lookup_too(

@@ -5,17 +5,29 @@ import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import pytest
 from msgspec.structs import replace
 
 from switchyard.domain.errors import SettingError
+from switchyard.testing import venues
 from switchyard.testing.venues import BrokenPromise, Case, VenueSuite, World, cases_of, check
-from switchyard.venue import Answer, Capabilities, Configuration, Descriptor, IdForm, Kind, Message, Response, Wire
+from switchyard.venue import (
+    Answer,
+    Capabilities,
+    Configuration,
+    Descriptor,
+    IdForm,
+    Kind,
+    Message,
+    NeverReceived,
+    Response,
+    Wire,
+)
 from switchyard.venue.interface import Found, Meaning, OrderRef, Page, Report
-from tests.support.acorn import KIND, AcornAdapter, AcornWorld, _found, acorn_world
+from tests.support.acorn import KIND, AcornAdapter, AcornWorld, NumberedAcorn, _found, _passed, acorn_world, numbered
 
 T = TypeVar("T")
 
@@ -44,6 +56,28 @@ class TestABrokerThatRecognisesIdsForEver(VenueSuite):
         return acorn_world(folder, "--permanent")
 
 
+class TestABrokerThatProvesWhatItNeverReceived(VenueSuite):
+    """By the numbers of its requests."""
+
+    kind = numbered()
+
+    def world(self, folder: Path) -> World:
+        return acorn_world(folder)
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """The cases of the proof alone; the others are those of the example."""
+        names = PROOF_CASES
+        metafunc.parametrize("case", [case_of(self.kind.descriptor, name) for name in names], ids=names)
+
+
+PROOF_CASES = (
+    "a_lost_request_is_proven_never_to_have_arrived",
+    "a_request_that_arrived_is_never_proven_not_to_have",
+    "a_proof_covers_every_attempt",
+    "what_is_proven_never_to_have_arrived_does_not_arrive_later",
+)
+
+
 def case_of(descriptor: Descriptor, name: str) -> Case:
     [found] = [case for case in cases_of(descriptor) if case.name == name]
     return found
@@ -65,8 +99,13 @@ def test_a_deduplication_that_ends_with_the_order_is_not_permanent(tmp_path: Pat
     "case", ["closed_orders_are_found", "a_lost_answer_is_settled_by_the_lookup_without_a_second_request"]
 )
 def test_a_lookup_that_finds_open_orders_only_is_not_one_of_all(case: str, tmp_path: Path) -> None:
-    said = tried(acorn_world(tmp_path, "--forgets-closed"), KIND, case)
+    said = tried(acorn_world(tmp_path, "--keeps-days=-1"), KIND, case)
     assert "lookup=all: an order that" in said and "is not found" in said
+
+
+def test_a_lookup_that_keeps_orders_for_a_shorter_time_is_noticed(tmp_path: Path) -> None:
+    said = tried(acorn_world(tmp_path, "--keeps-days=6"), KIND, "closed_orders_are_found_for_as_long_as_is_declared")
+    assert said == "lookup_keeps=7 days, 0:00:00: an order that is FILLED is not found"
 
 
 @pytest.mark.parametrize(
@@ -234,6 +273,46 @@ def test_an_adapter_that_loses_its_place_in_the_reports_is_noticed(
     adapter: type[AcornAdapter], message: str, tmp_path: Path
 ) -> None:
     assert tried(acorn_world(tmp_path), of(adapter), "reading_resumes_after_every_page") == message
+
+
+class TakesAbsenceForProof(NumberedAcorn):
+    async def find(self, ref: OrderRef, wire: Wire) -> Found | NeverReceived | None:  # type: ignore[override]
+        found = await super(NumberedAcorn, self).find(ref, wire)
+        return found or await self._ask(
+            wire, proof, "/v2/orders/lookup", pair=ref.symbol or "", ref=ref.client_order_id
+        )
+
+
+class TakesALostAnswerForProof(NumberedAcorn):
+    async def find(self, ref: OrderRef, wire: Wire) -> Found | NeverReceived | None:  # type: ignore[override]
+        return await self._ask(wire, proof, "/v2/orders/lookup", pair="PROBE", ref=ref.client_order_id)
+
+
+class ForgetsOtherProcesses(NumberedAcorn):
+    async def find(self, ref: OrderRef, wire: Wire) -> Found | NeverReceived | None:  # type: ignore[override]
+        numbers = self.numbers.get(ref.client_order_id, [])
+        return await self._ask(wire, _passed, "/v2/numbers/pass", numbers=",".join(numbers))
+
+
+def proof(_response: Response) -> NeverReceived:
+    return NeverReceived(evidence="nothing")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "flags", "case"),
+    [
+        (TakesALostAnswerForProof, (), "a_request_that_arrived_is_never_proven_not_to_have"),
+        (TakesAbsenceForProof, (), "what_is_proven_never_to_have_arrived_does_not_arrive_later"),
+        (NumberedAcorn, ("--takes-passed",), "what_is_proven_never_to_have_arrived_does_not_arrive_later"),
+        (ForgetsOtherProcesses, (), "a_proof_covers_every_attempt"),
+        (AcornAdapter, (), "a_lost_request_is_proven_never_to_have_arrived"),
+    ],
+)
+def test_a_wrong_proof_is_noticed(
+    adapter: type[NumberedAcorn], flags: tuple[str, ...], case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(venues, "DEADLINE_SECONDS", 2.0)
+    assert "sequence_proof" in tried(acorn_world(tmp_path, *flags), numbered(adapter), case)
 
 
 def test_an_adapter_that_shortens_ids_is_noticed(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ DESCRIPTOR = Descriptor(
         dedupe_ttl=timedelta(seconds=30),
         lookup="open",
         acceptance_window=timedelta(seconds=3),
+        lookup_keeps=timedelta(hours=2),
         execution_ids="symbol",
         request_expiry=True,
         amend="in_place",

@@ -69,6 +69,13 @@ def test_an_order_that_the_venue_reported_before_is_not_proven_absent() -> None:
     assert (explained.next_step, explained.decided_after_seconds) == ("found", None)
 
 
+def test_a_doubt_that_is_older_than_the_venues_lookup_names_that_reason_and_its_setting() -> None:
+    explained = explain(a_doubt("LOOKUP_EXPIRED"), a_decider(), START)
+    assert (explained.next_step, explained.decided_after_seconds) == ("found", None)
+    assert "VENUE_LOOKUP_KEEPS_SEC_" in explained.decided and "outbox resolve" in explained.can_do
+    assert "no longer keeps orders of this age" in (standing([a_doubt("LOOKUP_EXPIRED")], a_decider()) or "")
+
+
 def test_a_row_that_was_never_sent_waits_for_its_attempt() -> None:
     explained = explain(an_accept().outbox[0], a_decider(), START)
     assert (explained.next_step, "no byte of the order was written" in explained.happened) == ("send", True)

@@ -451,3 +451,23 @@ async def test_a_venue_that_recognises_ids_is_asked_if_a_key_may_have_had_anothe
     forms = {VENUE: WHOLE, VenueName("other"): IdForm(length_max=18)}
     keys = LostKeys(keys.history, keys._venues, id_forms=forms)
     assert keys.must_ask(named(keyed("orders")), order_and_row()[1])
+
+
+@pytest.mark.parametrize(("keeps", "lost", "told"), [(None, 0, True), (100, 0, True), (25, 0, False), (30, 4, False)])
+async def test_a_key_of_the_lost_history_is_absent_only_if_the_venue_keeps_orders_for_longer_than_keys_live(
+    keeps: int | None, lost: int, told: bool
+) -> None:
+    """Its order may have been sent up to the lifetime of a key before the restore."""
+    clock, hour = ManualClock(), timedelta(hours=1)
+    keys, venue = lost_keys(clock), ScriptedVenue("while_open")
+    venue.capabilities = replace(venue.capabilities, lookup_keeps=None if keeps is None else keeps * hour)
+    keys = LostKeys(keys.history, {VENUE: cast(Venue, venue)})
+    clock.advance(lost * hour)
+    state = state_after(an_accept(key="k", now=clock.now()))
+    page, doubts = [Due(state.outbox[0], state)], list[DoubtCode]()
+
+    async def note_doubt(_due: Due, code: DoubtCode) -> None:
+        doubts.append(code)
+
+    assert bool(await keys.absent(page, {VENUE}, note_doubt)) is told
+    assert doubts == ([] if told else ["RESTORED"])

@@ -8,19 +8,23 @@ import pytest
 
 from switchyard.domain import decisions
 from switchyard.domain.errors import ContradictsEvidence
-from switchyard.domain.ids import WorkerId
+from switchyard.domain.ids import VenueClientOrderId, WorkerId
 from switchyard.domain.journal.facts import DecisionFact
+from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.outbox import is_proven_unsent
 from switchyard.flow.sending.outcomes import Ended
+from switchyard.flow.sending.resolve import ASK_SECONDS_MAX
 from switchyard.ports.venue import (
     Accepted,
     Ambiguous,
     Dedupe,
+    NeverReceived,
+    OrderToFind,
     SendOutcome,
     Unsent,
     VenueRejected,
 )
-from tests.support.build import a_report
+from tests.support.build import a_report, an_entry
 from tests.support.one_order import SECOND, WINDOW, Setup
 
 
@@ -466,3 +470,179 @@ async def test_an_exhausted_order_counts_as_dead_and_a_resend_as_a_retry() -> No
     await resending.accept()
     await resending.send()
     assert resending.metrics.registry.get_sample_value("outbox_send_total", {"outcome": "retry"}) == 1
+
+
+# Venues whose lookup keeps orders that have ended for a limited time.
+
+KEEPS = timedelta(hours=1)
+# What remains of it after the margin.
+REACH = 0.9 * KEEPS
+
+
+async def in_doubt_at_a_forgetful_venue(dedupe: Dedupe = "while_open") -> Setup:
+    """An order in doubt that the venue executed, at one that keeps orders for an hour."""
+    setup = Setup(dedupe)
+    setup.promise(lookup_keeps=KEEPS)
+    setup.venue.answer, setup.venue.takes_orders = Ambiguous("NETWORK_TIMEOUT"), False
+    await setup.accept()
+    await setup.send()
+    return setup
+
+
+async def test_absence_is_proven_while_the_venue_still_keeps_orders_of_that_age() -> None:
+    setup = await in_doubt_at_a_forgetful_venue()
+    setup.clock.advance(REACH - WINDOW - SECOND)
+    assert await setup.resolve(after=WINDOW) == 1
+    assert (await setup.state()).row("new", 1).last_error == "ABSENT_AT_VENUE"
+
+
+async def test_a_lookup_that_finds_nothing_proves_nothing_about_an_order_that_the_venue_may_have_removed() -> None:
+    setup = await in_doubt_at_a_forgetful_venue()
+    setup.clock.advance(REACH - WINDOW)
+    assert await setup.resolve(after=WINDOW) == 0
+    state = await setup.state()
+    row = state.row("new", 1)
+    assert (state.order.status, row.status, row.last_error) == ("UNKNOWN", "uncertain", "LOOKUP_EXPIRED")
+    assert await setup.resolve(after=2 * WINDOW) == 0
+    assert await setup.state() == state, "it is said once"
+    assert ((await setup.send()).order.status, setup.sent_count()) == ("UNKNOWN", 0)
+
+
+async def test_a_doubt_that_a_lookup_cannot_settle_any_more_is_settled_by_a_find_or_by_a_person() -> None:
+    found, decided = await in_doubt_at_a_forgetful_venue(), await in_doubt_at_a_forgetful_venue()
+    for setup in (found, decided):
+        setup.clock.advance(KEEPS)
+        assert await setup.resolve(after=WINDOW) == 0
+    found.venue.orders[(await found.state()).order.venue_client_order_id] = 1
+    assert await found.resolve(after=WINDOW) == 1
+    assert (await found.state()).order.status == "WORKING"
+    state = await decided.state()
+    resend = DecisionFact(verdict="not-sent", by="operator", reason="the venue confirmed it", resend=True)
+    await decided.commit(decisions.decide_by_hand(state, state.row("new", 1), resend, decided.clock.now()))
+    decided.venue.answer, decided.venue.takes_orders = Accepted("venue-1"), True
+    assert ((await decided.send()).order.status, decided.sent_count()) == ("WORKING", 1)
+
+
+async def test_after_a_jump_of_the_clock_nobody_can_tell_how_old_an_order_is() -> None:
+    setup = await in_doubt_at_a_forgetful_venue()
+    setup.clock.advance(SECOND)
+    setup.clock.jumped_at = setup.clock.now()
+    assert await setup.resolve(after=WINDOW) == 0
+    assert (await setup.state()).row("new", 1).last_error == "LOOKUP_EXPIRED"
+
+
+async def test_the_age_counts_when_the_answer_has_come() -> None:
+    setup = await in_doubt_at_a_forgetful_venue()
+    setup.clock.advance(REACH - WINDOW - SECOND)
+    assert await setup.resolve(after=WINDOW - SECOND) == 0
+
+    async def slow() -> None:
+        setup.clock.advance(2 * SECOND)
+
+    setup.clock.advance(SECOND)
+    await setup.watch.probe_once()
+    setup.venue.while_asked = slow
+    assert await setup.resolver.run_once() == 0
+    assert (await setup.state()).row("new", 1).last_error == "LOOKUP_EXPIRED"
+
+
+@pytest.mark.parametrize(("shows_the_order", "status"), [(True, "dead"), (False, "uncertain")])
+async def test_an_amend_of_an_old_order_is_absent_only_if_the_venue_shows_its_order_without_it(
+    shows_the_order: bool, status: str
+) -> None:
+    setup = Setup("while_open")
+    setup.promise(lookup_keeps=KEEPS, amend="in_place")
+    await setup.accept()
+    state = await setup.send()
+    setup.clock.advance(KEEPS)
+    amend = Amend(
+        client_order_id=VenueClientOrderId("amend"),
+        orig_client_order_id=state.order.venue_client_order_id,
+        qty=Decimal(2000),
+        price=state.order.price,
+        is_provable=True,
+        key="k",
+    )
+    await setup.commit(
+        decisions.request_amend(state, amend, an_entry("k", state.order.order_id), setup.clock.now(), reducing=False)
+    )
+    setup.venue.answer = Ambiguous("NETWORK_TIMEOUT")
+    await setup.send()
+    if not shows_the_order:
+        setup.venue.orders.clear()
+    assert await setup.resolve(after=WINDOW) == shows_the_order
+    row = (await setup.state()).row("amend", 1)
+    expected = "ABSENT_AT_VENUE" if shows_the_order else "LOOKUP_EXPIRED"
+    assert (row.status, row.last_error) == (status, expected)
+
+
+# Venues that can prove that they never received a message.
+
+PROOF = NeverReceived(evidence="it expects number 7, the order had 9")
+
+
+class Proving(Setup):
+    """The venue never received the order, and proves it."""
+
+    def __init__(self, dedupe: Dedupe = "none", **capabilities: Any) -> None:
+        super().__init__(dedupe)
+        self.promise(sequence_proof=True, **capabilities)
+        self.asked: list[int | None] = []
+        self.venue.answer, self.venue.takes_orders = Ambiguous("NETWORK_DISCONNECTED"), False
+        self.venue.find_or_proof = self.prove  # type: ignore[attr-defined]
+
+    async def prove(self, order: OrderToFind) -> NeverReceived:
+        self.asked.append(order.attempts)
+        return PROOF
+
+
+@pytest.mark.parametrize("dedupe", ["none", "while_open"])
+async def test_a_proof_that_the_order_was_never_received_settles_its_doubt_at_once(dedupe: Dedupe) -> None:
+    setup = Proving(dedupe)
+    await setup.accept()
+    await setup.send()
+    assert await setup.resolve() == 1
+    state = await setup.state()
+    row = state.row("new", 1)
+    assert (state.order.status, row.status, row.last_error) == ("ACCEPTED", "failed", "ABSENT_AT_VENUE")
+    assert row.error_detail == f"never received: {PROOF.evidence}"
+    assert setup.asked == [1]
+    setup.venue.answer, setup.venue.takes_orders = Accepted("venue-1"), True
+    assert ((await setup.send()).order.status, setup.sent_count()) == ("WORKING", 1)
+
+
+async def test_a_proof_about_the_attempt_of_a_dead_sender_counts_once_that_can_no_longer_send() -> None:
+    """Its process may have lost its lock and still run."""
+    setup, lingers = Proving(), 5 * SECOND
+    setup.liveness.send_lingers = lingers
+    await setup.stuck()
+    setup.liveness.living.add(WorkerId("one"))
+    assert await setup.resolve(after=WINDOW) == 0, "its sender lives"
+    setup.liveness.living.clear()
+    assert await setup.resolve(after=lingers - SECOND) == 0
+    assert await setup.resolve(after=timedelta(seconds=ASK_SECONDS_MAX)) == 1
+
+
+async def test_evidence_wins_over_a_proof_that_the_order_was_never_received() -> None:
+    setup = Proving()
+    state = await setup.accept()
+    await setup.commit(decisions.unmatched_report(a_report(state, exec_id="1")))
+    state = await setup.send()
+    assert state.row("new", 1).last_error == "EXECUTED_BEFORE"
+    assert await setup.resolve(after=timedelta(minutes=5)) == 0
+    assert ((await setup.send()).order.status, setup.sent_count()) == ("UNKNOWN", 0)
+
+
+async def test_after_a_restore_a_proof_does_not_cover_the_copies_of_the_lost_history() -> None:
+    setup = Proving()
+    state = await setup.accept()
+    await setup.commit(decisions.record_doubt(state, state.row("new", 1), "RESTORED", None, setup.clock.now()))
+    assert await setup.resolve(after=timedelta(minutes=5)) == 0
+
+
+async def test_a_proof_is_as_good_as_an_absence_where_it_does_not_count() -> None:
+    setup = Proving("while_open")
+    state = await setup.accept()
+    await setup.commit(decisions.record_doubt(state, state.row("new", 1), "RESTORED", None, setup.clock.now()))
+    assert await setup.resolve(after=WINDOW - SECOND) == 0
+    assert await setup.resolve(after=SECOND) == 1

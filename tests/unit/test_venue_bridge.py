@@ -17,6 +17,7 @@ from switchyard.ports.venue import (
     Accepted,
     Ambiguous,
     Capabilities,
+    NeverReceived,
     OnDeparture,
     SendOutcome,
     Unsent,
@@ -59,6 +60,8 @@ AMEND = Amend(
     price=Decimal(1),
 )
 CAPABILITIES = Capabilities(dedupe="while_open", lookup="all", amend="in_place")
+
+PROVING = replace(DESCRIPTOR, capabilities=replace(DESCRIPTOR.capabilities, sequence_proof=True))
 
 
 class Script:
@@ -822,3 +825,68 @@ async def test_an_id_that_the_form_has_no_room_for_is_neither_sent_nor_looked_up
         assert isinstance(outcome, VenueRejected) and "no room" in str(outcome.detail)
     with pytest.raises(VenueUnavailable, match="no room"):
         await bridge.find(to_find(order))
+
+
+# Proofs that a message was never received.
+
+
+def never(_response: Response) -> NeverReceived:
+    return NeverReceived(evidence="numbers")
+
+
+def proving(bridge: Bridge) -> Bridge:
+    async def find(ref: OrderRef, wire: Wire) -> NeverReceived:
+        return await wire.ask(Request(method="GET", path=f"/order/{ref.client_order_id}"), never)
+
+    bridge.adapter.find = find  # type: ignore[method-assign]
+    return bridge
+
+
+async def test_a_proof_needs_the_capability_of_the_descriptor(over: Callable[..., Bridge]) -> None:
+    bridge = proving(over(Script(answered(code=-50)), lookup="all", sequence_proof=True))
+    bridge.descriptor = DESCRIPTOR
+    with pytest.raises(VenueUnavailable, match="does not declare"):
+        await bridge.find_or_proof(to_find(ORDER))
+
+
+@pytest.mark.parametrize("lookup", ["all", "none"])
+async def test_a_proof_comes_with_its_evidence_and_elsewhere_counts_as_absent(
+    over: Callable[..., Bridge], lookup: str
+) -> None:
+    script = Script(*[answered(code=-50)] * 3)
+    bridge = proving(over(script, descriptor=PROVING, lookup=lookup, sequence_proof=True))
+    assert await bridge.find_or_proof(to_find(ORDER)) == NeverReceived(evidence="numbers")
+    if lookup == "all":
+        assert await bridge.find(to_find(ORDER)) is None
+        return
+    with pytest.raises(VenueUnavailable):
+        await bridge.find(to_find(ORDER))
+
+
+async def test_a_proof_that_a_setting_turns_off_counts_as_absent(over: Callable[..., Bridge]) -> None:
+    bridge = proving(over(Script(answered(code=-50)), descriptor=PROVING, lookup="all", sequence_proof=False))
+    assert await bridge.find_or_proof(to_find(ORDER)) is None
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        answered(code=-50, cid="other"),
+        answered(code=-50, cid="one", oid="o-1", state="open"),
+        replace(answered(code=-50), body=b"{"),
+    ],
+)
+async def test_a_proof_that_its_answer_contradicts_is_none(
+    over: Callable[..., Bridge], response: BrokerResponse
+) -> None:
+    bridge = proving(over(Script(response), descriptor=PROVING, lookup="all", sequence_proof=True))
+    with pytest.raises(VenueUnavailable):
+        await bridge.find_or_proof(to_find(ORDER))
+
+
+async def test_a_proof_counts_only_if_the_response_surely_belongs_to_the_question(over: Callable[..., Bridge]) -> None:
+    bridge = proving(
+        over(Script(answered(code=-50), ends=False), descriptor=PROVING, lookup="all", sequence_proof=True)
+    )
+    with pytest.raises(VenueUnavailable, match="may answer another request"):
+        await bridge.find_or_proof(to_find(ORDER))

@@ -60,3 +60,8 @@ def test_options_secrets_codes_and_sources_are_listed_and_no_value_of_a_secret()
         "- dedupe: Order API 2.1 (read, 2026-11-18)",
     ):
         assert line in text
+
+
+def test_how_long_a_venue_keeps_orders_is_told() -> None:
+    found = Capabilities(dedupe="while_open", lookup="all", lookup_keeps=timedelta(hours=2))
+    assert "is found for 7200 s after its first send" in text_of(msgspec.structs.replace(VENUE, capabilities=found))

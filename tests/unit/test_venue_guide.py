@@ -42,6 +42,16 @@ def test_the_guide_explains_every_meaning_of_a_code_and_every_strength() -> None
     text = PAGE.read_text()
     for meaning in get_args(Meaning):
         assert f"`{meaning}`" in text, meaning
-    for field in ("dedupe", "lookup", "acceptance_window", "request_expiry", "execution_ids", "amend", "kinds"):
+    for field in (
+        "dedupe",
+        "lookup",
+        "lookup_keeps",
+        "sequence_proof",
+        "acceptance_window",
+        "request_expiry",
+        "execution_ids",
+        "amend",
+        "kinds",
+    ):
         assert field in Capabilities.__struct_fields__
         assert f"`{field}`" in text, field

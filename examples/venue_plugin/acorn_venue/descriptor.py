@@ -17,6 +17,7 @@ def _source(claim: str, section: str, evidence: Evidence = "tried on an example"
 CAPABILITIES: Final = Capabilities(
     dedupe="while_open",
     lookup="all",
+    lookup_keeps=timedelta(days=7),
     acceptance_window=WINDOW,
     request_expiry=True,
     execution_ids="symbol",
@@ -58,6 +59,7 @@ DESCRIPTOR: Final = Descriptor(
     sources=(
         _source("dedupe", "Orders: a ref is unique among open orders"),
         _source("lookup", "Lookup: open and closed orders, by pair and ref"),
+        _source("lookup_keeps", "Lookup: orders that have ended are kept for seven days"),
         _source("acceptance_window", "Signing: Acorn-Window"),
         _source("request_expiry", "Signing: a request that arrives after its window is answered with TOO_LATE"),
         _source("execution_ids", "Events: fid counts the executions of a pair"),

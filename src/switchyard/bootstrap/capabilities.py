@@ -85,8 +85,10 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         dedupe_ttl=settings.dedupe_ttl if settings.dedupe == "ttl" else None,
         lookup=settings.lookup,
         acceptance_window=settings.window,
+        lookup_keeps=settings.lookup_keeps,
         hop_hold=settings.hop_hold,
         request_expiry=settings.request_expiry,
+        sequence_proof=settings.sequence_proof,
         cancel_all=settings.cancel_all,
         reduce_only=settings.reduce_only,
         post_only=settings.post_only,
@@ -128,6 +130,7 @@ _STRENGTHS: Final[Mapping[str, Sequence[object]]] = {
     "lookup": ("none", "open", "all"),
     "exec_id_scope": ("order", "symbol", "venue"),
     "request_expiry": (False, True),
+    "sequence_proof": (False, True),
     "cancel_all": (False, True),
     "reduce_only": (False, True),
     "post_only": (False, True),
@@ -162,6 +165,11 @@ def _weakened(descriptor: Descriptor, stated: Capabilities, settings: VenueSetti
         if stated.acceptance_window is not None and (window is None or stated.acceptance_window < window):
             _promises_more("window", settings, "none" if window is None else f"{window.total_seconds():g} seconds")
         changes["acceptance_window"] = stated.acceptance_window
+    if "lookup_keeps" in settings.stated:
+        keeps = declared.lookup_keeps
+        if keeps is not None and (stated.lookup_keeps is None or stated.lookup_keeps > keeps):
+            _promises_more("lookup_keeps", settings, f"{keeps.total_seconds():g} seconds")
+        changes["lookup_keeps"] = stated.lookup_keeps
     kinds = declared.kinds
     for setting, ours, theirs in (
         ("order_types", stated.kinds.types, kinds.types),

@@ -238,7 +238,9 @@ async def _follow(core: Core, venue: Venue, watch: VenueWatch, copies: CopyWatch
     decides = lookup_decides(core.settings, venue.name)
     wait = waiting_time(venue.capabilities, core.database.liveness.send_lingers)
     settling = Settling(
-        lookup=venue.capabilities.lookup, absent_after_seconds=None if wait is None else wait.total_seconds()
+        lookup=venue.capabilities.lookup,
+        absent_after_seconds=None if wait is None else wait.total_seconds(),
+        sequence_proof=venue.capabilities.sequence_proof,
     )
     await declare(core.database.journal, core.sequencer.commit, venue.name, settling, lookup_decides=decides)
     await _await_lost_requests(core, venue, watch, gate)

@@ -43,7 +43,7 @@ class LostHistory:
         self._restored_at = restored_at
         self._key_ttl = key_ttl
         self._capabilities = capabilities
-        self._clock = clock
+        self.clock = clock
 
     def may_have_sent(self, order: Order, row: OutboxRow) -> bool:
         """Whether the order, or the amend, of this row may be at the venue although no attempt from here says so.
@@ -78,12 +78,17 @@ class LostHistory:
         capabilities = self._capabilities.get(venue)
         return capabilities is not None and capabilities.dedupe != "permanent" and capabilities.lookup != "none"
 
+    @property
+    def sent_since(self) -> datetime | None:
+        """No order that a key of the lost history may repeat was sent before this time; None without a restore."""
+        return None if self._restored_at is None else self._restored_at - self._key_ttl
+
     def _may_repeat(self, requested_at: datetime) -> bool:
         """Whether a request of that time may repeat a key of the lost history."""
         restored_at = self._restored_at
         if restored_at is None or requested_at < restored_at:
             return False
-        return is_lost_key_alive(restored_at, self._key_ttl, requested_at, self._clock.jumped_at)
+        return is_lost_key_alive(restored_at, self._key_ttl, requested_at, self.clock.jumped_at)
 
 
 log = structlog.get_logger()

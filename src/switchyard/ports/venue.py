@@ -33,6 +33,10 @@ ProbeResult = Literal["answered", "busy"]
 # response.
 # No adapter may exceed it, because it must pass before an order is resent in place of a worker that looks dead.
 SEND_LIMIT: Final = timedelta(seconds=7)
+# The share of `lookup_keeps` that is not used, and its minimum: clocks run at different speeds, and venues remove
+# orders by the hour or by the day.
+KEEPS_MARGIN: Final = 0.1
+KEEPS_MARGIN_MIN: Final = timedelta(seconds=10)
 # The longest time that a committed attempt may wait for the previous send of its account and symbol: time to connect.
 TURN_LIMIT: Final = timedelta(seconds=2)
 
@@ -49,11 +53,22 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """
     dedupe_ttl: timedelta | None = None
     """With `ttl`: for how long after the first send."""
+    lookup_keeps: timedelta | None = None
+    """For how long after its first send the venue finds an order that has ended, or was never filled; None: for ever.
+
+    After that, an order that is not found may have been executed.
+    """
     acceptance_window: timedelta | None = None
     """How long after a send the order may still appear at the venue; None: not documented, so an order in doubt is
     never resent automatically."""
     hop_hold: timedelta = timedelta()
     """How long a proxy between us and the venue may hold a request and still deliver it."""
+    sequence_proof: bool = False
+    """Whether the venue can prove that it never received a message and never will (`ProvesUnreceived`).
+
+    Such as by sequence numbers that neither side resets: what lies behind the number that the venue expects next has
+    not arrived, and cannot arrive any more once that number was passed.
+    """
     request_expiry: bool = False
     """Whether the venue rejects a request that arrives later than the acceptance window.
 
@@ -87,6 +102,18 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         It must find closed orders too, and document when a late copy can no longer be executed.
         """
         return self.lookup == "all" and self.dedupe != "none" and self.acceptance_window is not None
+
+    def remembers(self, sent_since: datetime, now: datetime, jumped_at: datetime | None) -> bool:
+        """Whether a lookup that is answered now finds an order, if the venue had it, that was not sent before this
+        time.
+
+        `jumped_at`: of the clock. How old a date before that is cannot be told.
+        """
+        if self.lookup_keeps is None:
+            return True
+        margin = max(self.lookup_keeps * KEEPS_MARGIN, KEEPS_MARGIN_MIN)
+        is_dated = jumped_at is None or sent_since >= jumped_at
+        return is_dated and now - sent_since < self.lookup_keeps - margin
 
 
 def supports(capabilities: Capabilities, order: Order | OrderRequest) -> bool:
@@ -215,9 +242,11 @@ class OrderToFind(msgspec.Struct, frozen=True, kw_only=True):
     side: Side | None = None
     venue_order_id: str | None = None
     account_id: AccountId | None = None
+    attempts: int | None = None
+    """How many attempts to send the message were begun, each with one copy at most; None: not known."""
 
 
-def to_find(order: Order, client_id: VenueClientOrderId | None = None) -> OrderToFind:
+def to_find(order: Order, client_id: VenueClientOrderId | None = None, *, attempts: int | None = None) -> OrderToFind:
     """The order by its present client order id, or by another one of its ids."""
     own_id = order.leg_client_order_id or order.venue_client_order_id
     return OrderToFind(
@@ -226,6 +255,7 @@ def to_find(order: Order, client_id: VenueClientOrderId | None = None) -> OrderT
         side=order.side,
         venue_order_id=order.venue_order_id if client_id in (None, own_id) else None,
         account_id=order.account_id,
+        attempts=attempts,
     )
 
 
@@ -247,6 +277,16 @@ class ReportPage(msgspec.Struct, frozen=True):
     """The reports of this page that are not in `reports`."""
     restarted: bool = False
     """Whether the venue's numbering started again, so that everything is read anew."""
+
+
+class NeverReceived(msgspec.Struct, frozen=True, kw_only=True):
+    """The venue has proven that it received no message with this id, and that none can arrive any more.
+
+    This is about every copy that has left: an order is sent again after it, under the same id.
+    """
+
+    evidence: str
+    """What proves it, such as the numbers of the session; stored with the order, for people."""
 
 
 OnDeparture = Callable[[], None]
@@ -345,6 +385,14 @@ class MassCancel(Protocol):
 
         An acknowledgement proves nothing about a single order: its report or a lookup does.
         """
+
+
+@runtime_checkable
+class ProvesUnreceived(Protocol):
+    """A venue with `Capabilities.sequence_proof`."""
+
+    async def find_or_proof(self, order: OrderToFind) -> VenueOrder | NeverReceived | None:
+        """Look an order up as `Venue.find` does; the venue may answer with a proof. Raises VenueUnavailable."""
 
 
 STATEMENT_PAGE_MAX = 1_000

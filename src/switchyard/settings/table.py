@@ -214,12 +214,14 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     lookup: Literal["none", "open", "all"]
     window: timedelta | None
     request_expiry: bool
+    sequence_proof: bool
     cancel_all: bool
     amend: Literal["in_place", "cancel_replace", "none"]
     reduce_only: bool
     post_only: bool
     display_qty: bool
     dedupe_ttl: timedelta
+    lookup_keeps: timedelta | None
     hop_hold: timedelta
     final_errors: frozenset[tuple[int, str | None]]
     idempotency_header: bool
@@ -311,9 +313,15 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
             "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
             "`expires_at` to every order: the time of the attempt on the broker's clock plus `VENUE_WINDOW_SEC_`."),
+    Setting("VENUE_SEQUENCE_PROOF_", "sequence_proof", "false", parse.flag,
+            "Whether the adapter's proof that the venue never received a message settles a doubt at once, if its descriptor "
+            "has it. `false` turns it off: a doubt then needs its waiting time."),
     Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", parse.seconds(0, 31_536_000),
             "Broker: seconds for which it recognises a repeated id, with `VENUE_DEDUPE_` `ttl`. Within this time, less a "
             "tenth and the time that a send can take, the process that made the first attempt resends without a lookup."),
+    Setting("VENUE_LOOKUP_KEEPS_SEC_", "lookup_keeps", "", parse.optional(parse.seconds(1, 315_360_000)),
+            "Broker: seconds after its first send for which it finds an order that has ended. An order in doubt that is older, "
+            "less a tenth, is not absent because it is not found: a report or a person decides. Unset: for ever."),
     Setting("VENUE_HOP_HOLD_SEC_", "hop_hold", "0", parse.seconds(0, 86_400),
             "Broker: longest time, in seconds, that a proxy on the way may hold a request and still deliver it. It is "
             "added to `VENUE_WINDOW_SEC_` wherever an absent order is judged."),

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -44,8 +44,10 @@ from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.domain.values import ZERO
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
+    KEEPS_MARGIN,
     Accepted,
     Ambiguous,
+    NeverReceived,
     ReportPage,
     SendOutcome,
     Unsent,
@@ -65,6 +67,8 @@ DEADLINE_SECONDS: Final = 30.0
 POLL_SECONDS: Final = 0.02
 # By so much a request is older than the venue may take it.
 LATE: Final = timedelta(seconds=1)
+# How long a request is under way while the venue is asked about it: shorter than any window.
+DELAY: Final = timedelta(seconds=1)
 CLOCK_ERROR: Final = timedelta(hours=1)
 REPORTS_MAX: Final = 100
 QUOTE_AGE_MAX_SECONDS: Final = 60.0
@@ -179,6 +183,15 @@ class World(Protocol):
 
     async def damage_report(self) -> None:
         """Make the report of the next execution unreadable."""
+        ...
+
+
+@runtime_checkable
+class Ages(Protocol):
+    """A world that can let its orders grow old; without it, `lookup_keeps` is not tried."""
+
+    async def age(self, by: timedelta) -> None:
+        """Treat every order from now on as if it had been placed this much earlier."""
         ...
 
 
@@ -325,6 +338,13 @@ class Site:
     async def found(self, order: Order, client_id: VenueClientOrderId | None = None) -> VenueOrder | None:
         """The order in a lookup by its id, or by that of an amend."""
         return await self.venue.find(to_find(order, client_id))
+
+    async def is_proven_unreceived(self, order: Order, attempts: int = 1) -> bool:
+        """Whether the venue proves that it never received the order; an error is no proof."""
+        try:
+            return isinstance(await self.venue.find_or_proof(to_find(order, attempts=attempts)), NeverReceived)
+        except VenueUnavailable:
+            return False
 
 
 _BUY: Final[Side] = "BUY"
@@ -678,6 +698,84 @@ async def closed_orders_are_found(site: Site) -> None:
         if found.fills:
             listed = sum((fill.qty for fill in found.fills), ZERO)
             expect(listed == qty, f"lookup=all: the fills of an order add up to {listed}, not {qty}")
+
+
+@_case(lambda descriptor: _finds_closed(descriptor) and descriptor.capabilities.lookup_keeps is not None)
+async def closed_orders_are_found_for_as_long_as_is_declared(site: Site) -> None:
+    """`lookup_keeps`: a lookup that finds nothing counts as absence for nine tenths of it."""
+    keeps = site.declared.capabilities.lookup_keeps
+    if not isinstance(site.world, Ages) or keeps is None:
+        return
+    filled, canceled = await site.taken(site.order()), await site.rest()
+    await site.until_executed(filled, filled.qty)
+    await site.venue.cancel(canceled)
+    await site.world.age(keeps * (1 - KEEPS_MARGIN))
+    for order, status in ((filled, "FILLED"), (canceled, "CANCELED")):
+        found = await site.found(order)
+        expect(found is not None, f"lookup_keeps={keeps}: an order that is {status} is not found")
+
+
+@_case(lambda descriptor: descriptor.capabilities.sequence_proof)
+async def a_lost_request_is_proven_never_to_have_arrived(site: Site) -> None:
+    """`sequence_proof`: and the same order can be sent again after it."""
+    order = site.order()
+    await site.world.lose_request()
+    outcome = await site.venue.submit(order)
+    expect(isinstance(outcome, Ambiguous), f"a lost request led to {outcome}")
+
+    async def is_proven() -> bool:
+        return await site.is_proven_unreceived(order)
+
+    await until(is_proven, "sequence_proof: a request that was lost is not proven never to have arrived")
+    await site.taken(order)
+    await site.until_executed(order, order.qty)
+
+
+@_case(lambda descriptor: descriptor.capabilities.sequence_proof)
+async def a_request_that_arrived_is_never_proven_not_to_have(site: Site) -> None:
+    """`sequence_proof`: its answer was lost, or it was rejected."""
+    lost = site.order()
+    await site.world.lose_answer()
+    await site.venue.submit(lost)
+    resting = await site.rest()
+    for order in (lost, resting):
+        is_proven = await site.is_proven_unreceived(order)
+        expect(not is_proven, "sequence_proof: an order that the venue has was proven never to have arrived")
+    await site.expect_executed(lost, lost.qty, "sequence_proof: an order whose answer was lost")
+
+
+@_case(lambda descriptor: descriptor.capabilities.sequence_proof)
+async def a_proof_covers_every_attempt(site: Site) -> None:
+    """`sequence_proof`: an attempt of another process, which this adapter has not seen, may have arrived."""
+    order = site.order()
+    async with opened(site.world, site.kind) as another:
+        await site.world.lose_answer()
+        await another.venue.submit(order)
+    await site.world.lose_request()
+    await site.venue.submit(order)
+    is_proven = await site.is_proven_unreceived(order, attempts=2)
+    expect(not is_proven, "sequence_proof: an order that the venue has from another process was proven never to arrive")
+    await site.expect_executed(order, order.qty, "sequence_proof: an order of another process")
+
+
+@_case(lambda descriptor: descriptor.capabilities.sequence_proof)
+async def what_is_proven_never_to_have_arrived_does_not_arrive_later(site: Site) -> None:
+    """`sequence_proof`: the request is on its way while the venue is asked."""
+    order = site.order()
+    await site.world.delay(DELAY)
+    sending = asyncio.create_task(site.venue.submit(order))
+    is_proven = False
+    while not sending.done() and not is_proven:
+        is_proven = await site.is_proven_unreceived(order)
+        await asyncio.sleep(POLL_SECONDS)
+    await sending
+
+    async def has_arrived() -> bool:
+        return await site.requests(order.venue_client_order_id) == 1
+
+    await until(has_arrived, "the delayed request has not arrived")
+    if is_proven:
+        await site.expect_executed(order, ZERO, "sequence_proof: a request that was proven never to arrive")
 
 
 @_case(_finds)

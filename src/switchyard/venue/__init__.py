@@ -3,7 +3,7 @@
 from switchyard.domain.ids import IdForm
 from switchyard.domain.orders.order import OrderKinds, OrderType, Side, TimeInForce
 from switchyard.domain.orders.reports import ExecType, ReportStatus
-from switchyard.ports.venue import AmendMode, Capabilities, Dedupe, Lookup, ProbeResult
+from switchyard.ports.venue import AmendMode, Capabilities, Dedupe, Lookup, NeverReceived, ProbeResult
 from switchyard.venue.interface import (
     Adapter,
     AmendOrder,
@@ -61,6 +61,7 @@ __all__ = [
     "Meaning",
     "Members",
     "Message",
+    "NeverReceived",
     "NewOrder",
     "Option",
     "OrderKinds",

@@ -31,6 +31,7 @@ from switchyard.ports.venue import (
     Accepted,
     Ambiguous,
     Capabilities,
+    NeverReceived,
     OnDeparture,
     OrderToFind,
     ProbeResult,
@@ -340,7 +341,16 @@ class Bridge:
 
     async def find(self, order: OrderToFind) -> VenueOrder | None:
         """Return the order as the venue has it, or None if the venue says that it does not; raises VenueUnavailable."""
+        if self.capabilities.lookup == "none":
+            raise self._unavailable("it has no order lookup")
+        found = await self.find_or_proof(order)
+        return None if isinstance(found, NeverReceived) else found
+
+    async def find_or_proof(self, order: OrderToFind) -> VenueOrder | NeverReceived | None:
+        """As `find`; or the venue's proof that it never received a message with this id, and never will."""
         legs = await self._find(self._ref(order))
+        if isinstance(legs, NeverReceived):
+            return legs
         return self._venue_order(legs[-1], legs[:-1]) if legs else None
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
@@ -470,12 +480,12 @@ class Bridge:
         except (Exception, SystemExit) as error:  # an adapter that ends the process would leave a half-dead one
             failure = repr(error)
             if wire.exchange is None or isinstance(wire.exchange, BrokerResponse):
-                self._note_defect(message, error)
+                self._note_defect(message.client_order_id, error)
         try:
             _check_ids(answer)
             outcome = judged(message, others, answer, wire, self._clock.now(), self._rules, failure)
         except Exception as error:  # what the adapter returned is not what the interface says
-            self._note_defect(message, error)
+            self._note_defect(message.client_order_id, error)
             outcome = Ambiguous("ADAPTER_FAILED", bounded_detail(repr(error)))
         if self._rules.is_unauthorized(message, wire.answer, wire.exchange):
             # Also if the answer may belong to another message: a pause denies nothing.
@@ -524,9 +534,10 @@ class Bridge:
         if not shown and not wire.is_answered:
             raise self._unavailable("its adapter has no answer that says so")
 
-    def _note_defect(self, message: Message, error: BaseException) -> None:
-        client_id = self._id_here(message.client_order_id)
-        log.error("venue_adapter_failed", venue=self.name, client_order_id=client_id, error=repr(error))
+    def _note_defect(self, name: str, error: BaseException | str) -> None:
+        client_id = self._id_here(name)
+        shown = error if isinstance(error, str) else repr(error)
+        log.error("venue_adapter_failed", venue=self.name, client_order_id=client_id, error=shown)
 
     async def _submit_next(self, order: Order, departed: asyncio.Event) -> SendOutcome:
         try:
@@ -545,21 +556,24 @@ class Bridge:
             side=order.side,
             venue_order_id=order.venue_order_id,
             account=None if order.account_id is None else self.names.account(order.account_id),
+            attempts=order.attempts,
         )
 
-    async def _find(self, ref: OrderRef) -> list[Found]:
+    async def _find(self, ref: OrderRef) -> list[Found] | NeverReceived:
         """The order, then each order that was put in the place of the one before; empty if it is unknown.
 
         An order that the venue names and does not show may be open there: only the first can be absent.
         """
-        if self.capabilities.lookup == "none":
+        if self.capabilities.lookup == "none" and not self.capabilities.sequence_proof:
             raise self._unavailable("it has no order lookup")
         legs: list[Found] = []
         for _ in range(AMENDS_MAX + 1):
             found = await self._found(ref, self._lookup_wire())
-            if found is None and legs:
+            if legs and not isinstance(found, Found):
                 raise self._unavailable(f"it names {ref.client_order_id} as the successor of an order, and lacks it")
-            if found is None:
+            if isinstance(found, NeverReceived) and self.capabilities.sequence_proof:
+                return found
+            if not isinstance(found, Found):
                 return []
             legs.append(found)
             if found.replaced_by is None:
@@ -578,7 +592,7 @@ class Bridge:
             must_be_sure=_denies_or_ends,
         )
 
-    async def _found(self, ref: OrderRef, wire: HttpWire) -> Found | None:
+    async def _found(self, ref: OrderRef, wire: HttpWire) -> Found | NeverReceived | None:
         """The order in the answer to a lookup, None if the venue itself says that it is unknown.
 
         An answer that ends or denies the order must be the only response on its connection (`HttpWire.ask`), must name
@@ -588,17 +602,24 @@ class Bridge:
             found = await self._asked(lambda: self.adapter.find(ref, wire), wire)
         except Exception as error:
             raise self._unavailable(error) from error
-        if found is not None and not (isinstance(found.client_order_id, str) and isinstance(found.venue_order_id, str)):
-            raise self._unavailable("its adapter shows ids that are no texts")
+        is_shown = isinstance(found, Found)
+        if isinstance(found, NeverReceived) and not self.descriptor.capabilities.sequence_proof:
+            problem = "its adapter answers with a proof that the descriptor does not declare (`sequence_proof`)"
+            self._note_defect(ref.client_order_id, problem)
+            raise self._unavailable(problem)
+        if isinstance(found, Found):
+            ids = (found.client_order_id, found.venue_order_id)
+            if not all(isinstance(each, str) for each in ids):
+                raise self._unavailable("its adapter shows ids that are no texts")
         if _denies_or_ends(found) and not wire.is_proof:
             raise self._unavailable("its adapter denies or ends an order without a sure answer that says so")
-        if found is None or found.status == "REJECTED":
+        if not isinstance(found, Found) or found.status == "REJECTED":
             objects = self._rules.objects(wire.asked_body)
             if objects is None or any(self._rules.shows_taken(members) for members in objects):
                 raise self._unavailable("its answer contradicts itself")
-            if found is None and not self._rules.names(objects) <= {ref.client_order_id}:
+            if not is_shown and not self._rules.names(objects) <= {ref.client_order_id}:
                 raise self._unavailable("its answer names another order")
-        if found is not None and ref.client_order_id not in (found.client_order_id, found.amended_by):
+        if isinstance(found, Found) and ref.client_order_id not in (found.client_order_id, found.amended_by):
             raise self._unavailable(f"it was asked for {ref.client_order_id} and shows {found.client_order_id}")
         return found
 
@@ -619,7 +640,9 @@ class Bridge:
         except VenueUnavailable:
             return None
         objects = self._rules.objects(wire.asked_body) or ()
-        if found is None or not _shows(message, found) or not self._rules.names(objects) <= {ref.client_order_id}:
+        if not isinstance(found, Found) or not _shows(message, found):
+            return None
+        if not self._rules.names(objects) <= {ref.client_order_id}:
             return None
         return Accepted(found.venue_order_id, already_processed=True, accepted_at=found.accepted_at)
 
@@ -729,7 +752,9 @@ def _checked_report(report: Report | Unreadable) -> Report | Unreadable:
 
 
 def _denies_or_ends(result: object) -> bool:
-    return result is None or (isinstance(result, Found) and result.status in _ENDED)
+    if isinstance(result, Found):
+        return result.status in _ENDED
+    return result is None or isinstance(result, NeverReceived)
 
 
 def _ids(order: Order) -> tuple[VenueClientOrderId, ...]:

@@ -21,7 +21,7 @@ from switchyard.domain.ids import IdForm
 from switchyard.domain.orders.order import OrderType, Side, TimeInForce
 from switchyard.domain.orders.reports import ExecType, ReportStatus
 from switchyard.domain.values import ZERO
-from switchyard.ports.venue import Capabilities, ProbeResult
+from switchyard.ports.venue import Capabilities, NeverReceived, ProbeResult
 
 _T = TypeVar("_T")
 
@@ -204,6 +204,11 @@ class OrderRef(msgspec.Struct, frozen=True, kw_only=True):
     side: Side | None = None
     venue_order_id: str | None = None
     account: str | None = None
+    attempts: int | None = None
+    """How many attempts to send the message were begun, by any process, each with one copy at most; None: not known.
+
+    A proof that the venue never received the message must cover all of them.
+    """
 
 
 class Fill(msgspec.Struct, frozen=True, kw_only=True):
@@ -377,8 +382,12 @@ class Adapter(Protocol):
         """Send the message once, and return what the venue said about it."""
         ...
 
-    async def find(self, ref: OrderRef, wire: Wire) -> Found | None:
-        """Return the order; None only if the venue itself says that it does not have it."""
+    async def find(self, ref: OrderRef, wire: Wire) -> Found | NeverReceived | None:
+        """Return the order; None only if the venue itself says that it does not have it.
+
+        `NeverReceived`, with the capability `sequence_proof`: the venue has proven that no message with this id arrived
+        or can arrive. It must cover each copy that any process has sent; if the adapter cannot tell, it is no proof.
+        """
         ...
 
     def open_orders(self, wire: Wire) -> AsyncIterator[Sequence[Found]]:

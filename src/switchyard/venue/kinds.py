@@ -6,6 +6,7 @@ opens it.
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final, get_args
 
@@ -98,6 +99,8 @@ def check_descriptor(descriptor: Descriptor, setting: str) -> None:
         problem = "the deduplication `ttl` needs `dedupe_ttl`"
     elif capabilities.request_expiry and capabilities.acceptance_window is None:
         problem = "`request_expiry` needs an acceptance window"
+    elif _keeps_too_short(capabilities):
+        problem = "`lookup_keeps` must be longer than the acceptance window, or no lookup ever proves anything"
     elif capabilities.amend == "cancel_replace" and capabilities.execution_ids == "order":
         problem = "`cancel_replace` needs execution ids that are unique at least within a symbol"
     elif form_problem := _form_problem(descriptor.id_form):
@@ -108,6 +111,11 @@ def check_descriptor(descriptor: Descriptor, setting: str) -> None:
         problem = "429 is never final"
     if problem is not None:
         raise SettingError(setting, f"the descriptor of {descriptor.kind}: {problem}")
+
+
+def _keeps_too_short(capabilities: Capabilities) -> bool:
+    keeps, window = capabilities.lookup_keeps, capabilities.acceptance_window
+    return keeps is not None and keeps <= (window or timedelta())
 
 
 def _form_problem(form: IdForm) -> str | None:

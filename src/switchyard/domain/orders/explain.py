@@ -138,6 +138,7 @@ CODES: Final[Mapping[str, str]] = {
     "SENDER_DIED": "the process that was sending it ended before it had an answer",
     "STUCK": "the attempt took so long that its outcome counts as unknown",
     "EXECUTED_BEFORE": "the venue had reported on this order before we sent it",
+    "LOOKUP_EXPIRED": "the venue does not find the order, and no longer keeps orders of this age",
     "RESTORED": "an older backup of the database was restored",
     "TOO_LATE_TO_RESEND": "its send deadline has passed, so it is not sent again",
     # Doubts that ended.

@@ -45,6 +45,7 @@ DoubtCode = Literal[
     "STUCK",  # a live worker has been sending for longer than OUTBOX_STUCK_THRESHOLD_MIN
     "EXECUTED_BEFORE",  # never sent from this database, but the venue has reported on this client order id
     "RESTORED",  # the row was unfinished when an older backup was restored
+    "LOOKUP_EXPIRED",  # in doubt for so long that a lookup which finds nothing does not prove absence any more
     "TOO_LATE_TO_RESEND",  # in doubt, and the order's send deadline has passed: the venue can only be asked
 ]
 """A row came into doubt without an outcome from the venue."""
@@ -94,6 +95,9 @@ SendCode = Literal[
     "CONTRADICTED",  # rejected, but a fill or a venue order id shows that the venue has it; the row is `sent`
 ]
 """`OutboxRow.last_error`: the last thing that kept a row from being sent, or that was special about its sending."""
+
+AMBIGUOUS: Final[frozenset[str]] = frozenset(get_args(AmbiguousCode))
+"""Codes that only the sender of an attempt records: it has given up."""
 
 PROVEN_UNSENT: Final[frozenset[EndReason]] = frozenset(
     {"BROKER_DOWN", "BROKER_TIMEOUT", "NOT_PROCESSED", "RETRY_EXHAUSTED"}

@@ -288,12 +288,19 @@ def _guarantees(found: Capabilities) -> list[str]:
     }
     window = found.acceptance_window
     sentences = [dedupe[found.dedupe], lookup[found.lookup]]
+    if found.lookup_keeps is not None:
+        sentences.append(
+            f"An order that has ended is found for {_time(found.lookup_keeps)} after its first send; later, 'absent' "
+            "proves nothing."
+        )
     if window is None:
         sentences.append("It is not documented how long after a send an order may still appear.")
     else:
         sentences.append(f"An order appears within {_time(window)} after a send, or never.")
     if found.request_expiry:
         sentences.append("A request that arrives after that time is rejected by the venue itself.")
+    if found.sequence_proof:
+        sentences.append("The venue can prove that it never received a message, which settles a doubt at once.")
     amend = {
         "in_place": "An open order is amended in place.",
         "cancel_replace": "An amend ends the order and puts a new one in its place.",

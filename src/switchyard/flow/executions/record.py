@@ -176,7 +176,7 @@ class Recorder:
         self.amends = amends or LostAmends(
             restored_seq=None, is_ours=is_ours, journal=journal, commit=sequencer.commit, clock=clock
         )
-        self._ends = ConfirmedEnds(venue, self.amends, self.gate, journal, self._located)
+        self._ends = ConfirmedEnds(venue, self.amends, self.gate, journal, self._located, clock)
         self.inline = InlineReports(self._inline_decision, self._note_applied)
         self._applied = metrics.reports.labels("applied")
         self._duplicates = metrics.reports.labels("duplicate")

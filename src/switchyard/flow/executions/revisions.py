@@ -224,9 +224,16 @@ class ConfirmedEnds:
     """Confirms the ends that one venue reports."""
 
     def __init__(
-        self, venue: Venue, amends: LostAmends, gate: VenueGate, journal: Journal, load_states: LoadStates
+        self,
+        venue: Venue,
+        amends: LostAmends,
+        gate: VenueGate,
+        journal: Journal,
+        load_states: LoadStates,
+        clock: Clock,
     ) -> None:
         self._venue = venue
+        self._clock = clock
         self._journal = journal
         self._amends = amends
         self._gate = gate
@@ -324,7 +331,9 @@ class ConfirmedEnds:
             found = await self._venue.find(to_find(state.order, leg))
         except VenueUnavailable as error:
             return error
-        if found is None and self._venue.capabilities.lookup == "all":
+        capabilities, clock = self._venue.capabilities, self._clock
+        is_kept = capabilities.remembers(state.order.accepted_at, clock.now(), clock.jumped_at)
+        if found is None and capabilities.lookup == "all" and is_kept:
             # It shows ended orders too, so it contradicts its own report: what became of the order is not known yet.
             return VenueUnavailable(f"{self._venue.name} reports on {order_id} and does not show it")
         if found is None:

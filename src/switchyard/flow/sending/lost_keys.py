@@ -173,10 +173,23 @@ class LostKeys:
         """
         is_recognised = self._venues[order.venue].capabilities.dedupe == "permanent" and not self._has_other_ids(order)
         asked = self._others(order) if is_recognised else [order.venue, *self._others(order)]
-        return all(map(self._proves_absence, asked))
+        return all(map(self._proves_absence, asked)) and self._remember(asked)
 
     def _proves_absence(self, venue: VenueName) -> bool:
         return venue in self._venues and self._venues[venue].capabilities.proves_absence
+
+    def are_remembering(self, order: Order) -> bool:
+        """Whether the venues would still show the order of the lost history that this one may repeat."""
+        return self._remember([order.venue, *self._others(order)])
+
+    def _remember(self, venues: Sequence[VenueName]) -> bool:
+        since, clock = self.history.sent_since, self.history.clock
+        now, jumped_at = clock.now(), clock.jumped_at
+        return since is None or all(
+            self._venues[venue].capabilities.remembers(since, now, jumped_at)
+            for venue in venues
+            if venue in self._venues
+        )
 
     def _may_repeat(self, order: Order, row: OutboxRow) -> bool:
         return is_first_attempt(row) and self.history.may_have_sent(order, row)

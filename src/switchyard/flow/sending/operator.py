@@ -6,7 +6,7 @@ Reads the order and what the venue declares; commits an `OperatorDecision`.
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 
 import msgspec
 
@@ -27,6 +27,8 @@ from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
 from switchyard.ports.venue import Capabilities, Lookup
 
+# Doubts in which 'absent' proves nothing, whatever the venue's lookup can do otherwise.
+UNPROVABLE: Final = ("EXECUTED_BEFORE", "LOOKUP_EXPIRED")
 REASON_LENGTH_MAX = 500
 # The events of an order in which an earlier decision is searched; it is one of the last.
 EVENTS_MAX = 50
@@ -91,7 +93,7 @@ async def end_doubt(
         if row is None:
             raise no_such_row(row_id)
         change = decisions.decide_by_hand(state, row, fact, clock.now())
-        if is_pending and row.last_error != "EXECUTED_BEFORE":
+        if is_pending and row.last_error not in UNPROVABLE:
             raise LookupPending(
                 f"{row.venue} can still be asked about this order, and its answer decides; only `--as sent` is "
                 f"possible. If {row.venue} is gone for good, start a worker with VENUE_LOOKUP_{row.venue.upper()}=none"
@@ -118,12 +120,14 @@ async def _with_decider(error: NotInDoubt, queries: Queries, order_id: OrderId) 
     return error
 
 
-class Settling(msgspec.Struct, frozen=True, kw_only=True):
+class Settling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker does about a row in doubt at a venue."""
 
     lookup: Lookup
     absent_after_seconds: float | None
     """How long the venue must have been answering, since the sender gave up, before absence is proven; None: never."""
+    sequence_proof: bool = False
+    """Whether the venue can prove that it never received the message."""
 
 
 class Decider(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +172,10 @@ def class_text(capabilities: Capabilities) -> str:
         "exec_id_scope": capabilities.execution_ids,
         "amend": capabilities.amend,
     }
+    if capabilities.lookup_keeps is not None:
+        told["lookup_keeps_sec"] = _seconds(capabilities.lookup_keeps)
+    if capabilities.sequence_proof:
+        told["sequence_proof"] = "true"
     return " ".join(f"{name}={value}" for name, value in told.items())
 
 
@@ -237,9 +245,9 @@ def next_step(row: OutboxRow, decider: Decider) -> NextStep:
             settling = decider.settling
             if settling is None or not decider.is_running:
                 return "unknown"
-            if settling.lookup == "none":
+            if settling.lookup == "none" and not settling.sequence_proof:
                 return "report"
-            is_provable = settling.absent_after_seconds is not None and row.last_error != "EXECUTED_BEFORE"
+            is_provable = settling.absent_after_seconds is not None and row.last_error not in UNPROVABLE
             return "lookup" if is_provable else "found"
         case unreachable:
             assert_never(unreachable)
@@ -270,9 +278,10 @@ def standing(rows: Sequence[OutboxRow], decider: Decider) -> str | None:
         case "lookup":
             return f"it settles by itself: {row.venue} is asked, and its 'absent' counts after {wait:g} s of answering"
         case "found":
+            why = "there any more, because it no longer keeps orders of this age" * (row.last_error == "LOOKUP_EXPIRED")
             return (
-                f"a worker asks {row.venue}, but 'absent' proves nothing there: a report or a person has to settle it "
-                "unless the order is found"
+                f"a worker asks {row.venue}, but 'absent' proves nothing {why or 'there'}: a report or a person has to "
+                "settle it unless the order is found"
             )
         case "report":
             return f"it does not settle by itself: {row.venue} has no lookup, so a report or a person has to"
@@ -296,7 +305,7 @@ def explain(row: OutboxRow, decider: Decider, now: datetime, doubt: DoubtFact | 
         doubt=doubt,
         happened=_happened(row, doubt),
         awaited=_awaited(row, step, decider),
-        decided=_decided(row, step, wait),
+        decided=_decided(row, step, wait) + _decided_by_proof(step, decider),
         can_do=_can_do(row, step),
     )
 
@@ -343,6 +352,11 @@ def _decided(row: OutboxRow, step: NextStep, wait: float | None) -> str:
         )
     if step == "found" and row.last_error == "EXECUTED_BEFORE":
         return "never by itself if the venue does not find it: the venue has reported on this client order id before"
+    if step == "found" and row.last_error == "LOOKUP_EXPIRED":
+        return (
+            f"never by itself if the venue does not find it: {row.venue} finds orders that have ended for a limited "
+            "time only (VENUE_LOOKUP_KEEPS_SEC_), which has passed since the order was accepted"
+        )
     if step == "found":
         return (
             "never by itself if the venue does not find it: what is declared of its lookup, its window and its "
@@ -353,6 +367,12 @@ def _decided(row: OutboxRow, step: NextStep, wait: float | None) -> str:
     if step == "unknown":
         return "cannot be told here; not while no worker of the venue runs"
     return "" if step == "none" else "by the running worker"
+
+
+def _decided_by_proof(step: NextStep, decider: Decider) -> str:
+    if decider.settling is None or not decider.settling.sequence_proof or step not in ("lookup", "found"):
+        return ""
+    return "; sooner if the venue proves that it never received the message"
 
 
 def _can_do(row: OutboxRow, step: NextStep) -> str:

@@ -18,6 +18,7 @@ from switchyard.domain.journal.changes import Change, Committed
 from switchyard.domain.orders.amends import Amounts, amend_of, amend_rows
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import MayBeLost, OrderState, OutboxKey, OutboxRow
+from switchyard.domain.orders.reasons import AMBIGUOUS, bounded_detail
 from switchyard.flow.commit.sequencer import Commit, decide
 from switchyard.flow.commit.states import after
 from switchyard.flow.health.venues import VenueBreaker
@@ -29,7 +30,18 @@ from switchyard.flow.sending.sends import Sends
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal, Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
-from switchyard.ports.venue import Capabilities, ProbeResult, Unsent, Venue, VenueOrder, VenueUnavailable, to_find
+from switchyard.ports.venue import (
+    Capabilities,
+    NeverReceived,
+    OrderToFind,
+    ProbeResult,
+    ProvesUnreceived,
+    Unsent,
+    Venue,
+    VenueOrder,
+    VenueUnavailable,
+    to_find,
+)
 from switchyard.telemetry.metrics import Metrics
 from switchyard.telemetry.traces import resumed
 
@@ -197,6 +209,8 @@ class Doubt:
     def __init__(self) -> None:
         self.gave_up: Mark | None = None
         """When this process first saw the row in doubt with its sender gone."""
+        self.is_sender_gone = False
+        """Whether it is gone; with request expiry, `gave_up` does not wait for that."""
         self.ask_at = float("-inf")
         self.round = 0
         self._pause = ASK_SECONDS_MIN
@@ -301,7 +315,8 @@ class Resolver:
 
     async def run_once(self) -> int:
         """Ask about the next page of this venue's rows in doubt; returns how many were settled."""
-        if self._venue.capabilities.lookup == "none":
+        capabilities = self._venue.capabilities
+        if capabilities.lookup == "none" and not capabilities.sequence_proof:
             return 0  # only a report or an operator ends a doubt
         page = await self._queries.unsettled("uncertain", PAGE, venue=self._venue.name, after=self._after)
         # The next pass continues behind this page, so that rows that cannot be settled do not keep others waiting.
@@ -324,7 +339,7 @@ class Resolver:
         tracked = []
         for due in page:
             doubt = self._doubts.of(due.row)
-            sender_gone = due.row.worker is None or due.row.worker in dead
+            sender_gone = doubt.is_sender_gone = due.row.worker is None or due.row.worker in dead
             if not sender_gone and not self._venue.capabilities.request_expiry:
                 doubt.gave_up = None  # also where it has taken its lock again
             elif doubt.gave_up is None:
@@ -336,8 +351,10 @@ class Resolver:
         """Whether 'absent' would prove absence if the venue were asked now."""
         if row.kind == "cancel":
             return False  # the order's own row is settled first
-        if row.last_error == "EXECUTED_BEFORE":
-            return False  # the venue has reported on it: 'absent' then only means that it no longer shows the order
+        if row.last_error in ("EXECUTED_BEFORE", "LOOKUP_EXPIRED"):
+            return (
+                False  # the venue had it, or may have had it: 'absent' only means that it does not show the order now
+            )
         wait = waiting_time(self._venue.capabilities, self._liveness.send_lingers)
         if wait is None or doubt.gave_up is None:
             return False
@@ -347,9 +364,16 @@ class Resolver:
         async with self._lookups:
             # 'Absent' is true of the time of the question: the order may have arrived since.
             decisive = self._is_decisive(due.row, doubt)
+            counts_proof = self._counts_proof(due, doubt)
             doubt.asked(self._clock.monotonic())
             try:
                 at = await self._find(due)
+                if isinstance(at, NeverReceived):
+                    if counts_proof:
+                        return await self._settle_unreceived(due, at)
+                    at = None  # the venue does not have it; that no copy can arrive any more needs the waiting time
+                # By now: the answer is older.
+                is_remembered = at is not None or not decisive or await self._is_remembered(due)
             except VenueUnavailable:
                 return False
         found = None if at is None else at.order
@@ -370,6 +394,9 @@ class Resolver:
                 return decisions.adopt_order(
                     newest, at.venue, at.client_id, self._clock.now(), shown.venue_order_id, shown.amounts
                 )
+            if not is_remembered:
+                now = self._clock.now()
+                return decisions.record_doubt(newest, row, "LOOKUP_EXPIRED", None, now, suspect=row.worker)
             return self._verdict(newest, row, found, decisive)
 
         change = await decide(self._journal, self._commit, due.row.order_id, decision, due.state)
@@ -377,6 +404,11 @@ class Resolver:
             return False
         if found is not None and self._amends is not None:
             await self._amends.adopt(after(before, change.orders[-1], change), found)
+        if not is_remembered:
+            order = due.state.order
+            log.error("lookup_expired", order_id=order.order_id, venue=order.venue, kind=due.row.kind)
+            log_moved(due.row, change.outbox[0], change.orders[0] if change.orders else order)
+            return False
         verdict = "absent" if found is None else "found"
         if at is not None and found is not None and at.venue == self._venue.name and self._note_found is not None:
             self._note_found(due.state.order, found)
@@ -387,7 +419,63 @@ class Resolver:
             log.info("order_resolved", order_id=due.row.order_id, trace_id=trace_id, kind=due.row.kind, verdict=verdict)
         return True
 
-    async def _find(self, due: Due) -> Found | None:
+    def _counts_proof(self, due: Due, doubt: Doubt) -> bool:
+        """Whether the venue's proof that it never received the message would settle the doubt now.
+
+        Nobody may still send the message afterwards: its sender has told the outcome itself, or is gone for as long as
+        a process without its lock may linger. A lost history may have sent copies that the proof does not cover.
+        """
+        row = due.row
+        if row.kind == "cancel" or not doubt.is_sender_gone or row.last_error in ("EXECUTED_BEFORE", "RESTORED"):
+            return False
+        keys = self._lost_keys
+        if keys is not None and keys.history.may_have_sent(due.state.order, row):
+            return False
+        if row.attempt == 1 and row.last_error in AMBIGUOUS:
+            return True
+        lingers = self._liveness.send_lingers.total_seconds()
+        return doubt.gave_up is not None and self._watch.answered_since(doubt.gave_up) >= lingers
+
+    async def _settle_unreceived(self, due: Due, proof: NeverReceived) -> bool:
+        """End a doubt about a message that the venue has proven never to have received."""
+
+        def decision(newest: OrderState) -> Change | None:
+            row = newest.row(due.row.kind, due.row.number)
+            if row.status != "uncertain" or row.attempt != due.row.attempt:
+                return None  # already settled
+            evidence = bounded_detail(f"never received: {proof.evidence}")
+            return decisions.record_absent(newest, row, self._clock.now(), evidence=evidence)
+
+        order, row = due.state.order, due.row
+        change = await decide(self._journal, self._commit, order.order_id, decision, due.state)
+        if change is None:
+            return False
+        self._metrics.resolved.labels("absent").inc()
+        with resumed(row.traceparent):
+            log_moved(row, change.outbox[0], change.orders[0] if change.orders else order)
+            fields = {"order_id": order.order_id, "venue": row.venue, "kind": row.kind, "evidence": proof.evidence}
+            log.info("order_never_received", **fields)
+        return True
+
+    async def _is_remembered(self, due: Due) -> bool:
+        """Whether the venue would still show what the row asked for, had it ever had it.
+
+        An order that it shows as open is remembered, so the amend that it does not show was not carried out.
+        """
+        order, row, clock = due.state.order, due.row, self._clock
+        keys = self._lost_keys
+        is_lost = row.kind == "new" and keys is not None and keys.history.may_have_sent(order, row)
+        is_kept = self._venue.capabilities.remembers(order.accepted_at, clock.now(), clock.jumped_at)
+        if is_kept and (not is_lost or keys is None or keys.are_remembering(order)):
+            return True
+        if row.kind != "amend":
+            return False
+        shown = await self._venue.find(to_find(order))
+        if shown is None or shown.status not in ("WORKING", "PARTIALLY_FILLED"):
+            return False
+        return all(amend.client_order_id != row.venue_client_order_id for amend in shown.amends)
+
+    async def _find(self, due: Due) -> Found | NeverReceived | None:
         """Look up what the row asked for; a lost history may have sent an order to another venue, or under a later id.
 
         A venue may not answer about an amend in place that a later one followed: then its order shows that.
@@ -397,12 +485,18 @@ class Resolver:
         if row.kind == "new" and is_restored and self._lost_keys is not None and decisions.may_be_elsewhere(due.state):
             return await self._lost_keys.find(due.state.order)
         found = await self._find_row(due)
-        return None if found is None else Found(row.venue, row.venue_client_order_id, found)
+        if found is None or isinstance(found, NeverReceived):
+            return found
+        return Found(row.venue, row.venue_client_order_id, found)
 
-    async def _find_row(self, due: Due) -> VenueOrder | None:
+    async def _find_row(self, due: Due) -> VenueOrder | NeverReceived | None:
         row, order = due.row, due.state.order
+        asked = to_find(order, row.venue_client_order_id, attempts=row.attempt)
+        find: Callable[[OrderToFind], Awaitable[VenueOrder | NeverReceived | None]] = self._venue.find
+        if isinstance(self._venue, ProvesUnreceived) and row.kind != "cancel":
+            find = self._venue.find_or_proof
         try:
-            found = await self._venue.find(to_find(order, row.venue_client_order_id))
+            found = await find(asked)
         except VenueUnavailable:
             if row.kind != "amend" or amend_of(row).replaces:
                 raise
@@ -410,7 +504,7 @@ class Resolver:
             if found is None or not _is_overtaken(due.state, row, found):
                 raise
             return found
-        if found is None or row.kind != "amend" or _is_overtaken(due.state, row, found):
+        if not isinstance(found, VenueOrder) or row.kind != "amend" or _is_overtaken(due.state, row, found):
             return found
         if _amounts(found, row) is not None:
             return found
