@@ -111,8 +111,8 @@ class VenueBreaker:
         self._gauge = metrics.routing.breaker_state.labels(venue)
         self._opened = metrics.routing.breaker_opened.labels(venue)
         self._send_faults = 0
-        self._faults_of: dict[AccountId, int] = {}
-        """The faults in a row of each account that has some; those that began earliest first."""
+        self.faulty: dict[AccountId, int] = {}
+        """The faults in a row of each account whose last order has failed; those that began earliest first."""
         self._answered: list[tuple[AccountId, float]] = []
         """The last account that was answered, and the last other one before it, with the times of their answers."""
         self._probe_faults = 0
@@ -157,22 +157,17 @@ class VenueBreaker:
         """Whether it is open, and takes an order of an account without a fault as a trial."""
         return self._is_of_orders and not self.is_closed and self._good_since_open >= PROBES_GOOD
 
-    @property
-    def faulty(self) -> Collection[AccountId]:
-        """The accounts of which the last order that ended has failed."""
-        return self._faults_of.keys()
-
     def is_suspect(self, account: AccountId) -> bool:
         """Whether the orders of this account keep failing: it sends one at a time."""
-        return bool(self._faults_of) and self._faults_of.get(account, 0) >= self._faults_max > 0
+        return bool(self.faulty) and self.faulty.get(account, 0) >= self._faults_max > 0
 
     def note_send(self, account: AccountId, outcome: SendOutcome, began_at: float) -> None:
         """A request of this account has ended; what never left this process, and unclear answers, say nothing."""
         match outcome:
             case Accepted() | VenueRejected():
                 self._send_faults = 0
-                is_trial = self.is_trial or (self.is_ajar and account not in self._faults_of)
-                self._faults_of.pop(account, None)
+                is_trial = self.is_trial or (self.is_ajar and account not in self.faulty)
+                self.faulty.pop(account, None)
                 self._answered = [
                     (account, self._clock.monotonic()),
                     *[answered for answered in self._answered if answered[0] != account][:1],
@@ -201,10 +196,10 @@ class VenueBreaker:
         return self._clock.monotonic() - seconds
 
     def _note_fault(self, account: AccountId) -> None:
-        faults = self._faults_of.get(account, 0) + 1
-        if faults == 1 and len(self._faults_of) >= FAULTY_MAX:
-            del self._faults_of[next(iter(self._faults_of))]
-        self._faults_of[account] = faults
+        faults = self.faulty.get(account, 0) + 1
+        if faults == 1 and len(self.faulty) >= FAULTY_MAX:
+            del self.faulty[next(iter(self.faulty))]
+        self.faulty[account] = faults
 
     def note_probe(self, failure: str | None) -> None:
         """A probe has ended; `failure` says why it was not answered in time."""

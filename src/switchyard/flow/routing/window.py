@@ -390,8 +390,9 @@ class AdmissionWindow:
         venue = self._venues[name]
         venue.arrive(account_id)
         # Behind the others of its account, unless the venue is the limit and the order has no send deadline.
-        is_limit = self._is_limit(name, venue, account_id)
-        waits_behind = account_id in venue.lines and not (is_limit and time_in_force not in SEND_DEADLINES)
+        waits_behind = account_id in venue.lines and (
+            time_in_force in SEND_DEADLINES or not self._is_limit(name, venue, account_id)
+        )
         if waits_behind or not self._has_room(name, venue, account_id, time_in_force):
             return False
         venue.enter(account_id)
