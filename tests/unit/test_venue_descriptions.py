@@ -54,3 +54,33 @@ def test_options_secrets_codes_and_sources_are_listed_and_no_value_of_a_secret()
         "- dedupe: Order API 2.1 (read, 2026-11-18)",
     ):
         assert line in text
+
+
+def test_what_orders_may_have_and_what_happens_without_a_connection_is_told() -> None:
+    plain = text_of(VENUE)
+    assert "- Orders with postOnly, reduceOnly, displayQty are rejected." in plain
+    assert "dead man" not in plain.partition("Optional parts")[0]
+    found = Capabilities(
+        dedupe="none", lookup="none", post_only=True, display_qty=True, cancel_all_after=True, cancel_on_disconnect=True
+    )
+    text = text_of(msgspec.structs.replace(VENUE, capabilities=found))
+    for line in (
+        "- Orders may have postOnly, displayQty.",
+        "- Orders with reduceOnly are rejected.",
+        "unless the time is renewed (VENUE_CANCEL_ALL_AFTER_<VENUE>).",
+        "also when Switchyard restarts; its reports end them here.",
+        "VENUE_ACCEPT_CANCEL_ON_DISCONNECT_<VENUE>",
+    ):
+        assert line in text
+
+
+def test_the_optional_parts_of_the_adapter_are_listed() -> None:
+    lines = described(VENUE, "acorn-venue 1.0", ("quotes", "cancel_all_after"))
+    start = lines.index("Optional parts:")
+    assert [line.partition(":")[0] for line in lines[start + 1 : start + 5]] == [
+        "- quotes",
+        "- no statement to compare the books with",
+        "- no cancel_all",
+        "- cancel_all_after",
+    ]
+    assert any("show only when an adapter is built" in line for line in described(VENUE, "acorn-venue 1.0", None))

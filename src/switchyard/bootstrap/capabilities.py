@@ -6,14 +6,14 @@ from typing import Final, NoReturn
 
 from msgspec.structs import replace
 
-from switchyard.adapters.venues.http.adapter import DESCRIPTOR
+from switchyard.adapters.venues.http.adapter import DESCRIPTOR, HttpProtocol
 from switchyard.domain.errors import SettingError
 from switchyard.domain.orders.order import ALL_KINDS, OrderKinds
 from switchyard.ports.venue import Capabilities
 from switchyard.settings import VenueSettings
 from switchyard.settings.table import VENUE_SETTINGS
 from switchyard.venue.interface import Descriptor
-from switchyard.venue.kinds import installed_kinds, load_kind
+from switchyard.venue.kinds import adapter_class, installed_kinds, load_kind, parts_of
 
 
 def setting_of(name: str, settings: VenueSettings) -> str:
@@ -40,6 +40,11 @@ _LOCAL: Final[Mapping[str, Descriptor]] = {
     ),
     "http": DESCRIPTOR,
 }
+_LOCAL_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "null": ("quotes",),
+    "paper": ("quotes", "statement"),
+    "http": parts_of(HttpProtocol),
+}
 
 
 def descriptor_of(settings: VenueSettings) -> Descriptor:
@@ -61,6 +66,14 @@ def known_kinds() -> dict[str, tuple[Descriptor | SettingError, str]]:
     return known
 
 
+def offered_parts(kind: str) -> tuple[str, ...] | None:
+    """The optional parts of an installed kind; None if they show only when an adapter is built."""
+    if kind in _LOCAL_PARTS:
+        return _LOCAL_PARTS[kind]
+    adapter = adapter_class(load_kind(kind, kind))
+    return None if adapter is None else parts_of(adapter)
+
+
 def is_remote(settings: VenueSettings) -> bool:
     """Whether the venue is outside of this process."""
     return not descriptor_of(settings).in_process
@@ -72,6 +85,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
     Of a protocol, such as our own over HTTP, the operator states the broker's rules in the settings.
     """
     descriptor = descriptor_of(settings)
+    _check_asked(descriptor, settings)
     if descriptor.in_process:
         return descriptor.capabilities
     stated = Capabilities(
@@ -90,6 +104,28 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         kinds=OrderKinds(types=settings.order_types, times_in_force=settings.times_in_force),
     )
     return stated if descriptor.states_rules else _weakened(descriptor, stated, settings)
+
+
+def _check_asked(descriptor: Descriptor, settings: VenueSettings) -> None:
+    """Raise SettingError if the settings ask for a switch that the venue lacks, or do not accept what it does."""
+    declared = descriptor.capabilities
+    if settings.cancel_all_after is not None and not declared.cancel_all_after:
+        raise SettingError(
+            setting_of("CANCEL_ALL_AFTER", settings),
+            f"the adapter of {settings.kind} declares no `cancel_all_after`, so the venue would not cancel anything: "
+            "remove the setting",
+        )
+    if settings.disarm_on_stop and settings.cancel_all_after is None:
+        raise SettingError(
+            setting_of("DISARM_ON_STOP", settings),
+            f"there is nothing to switch off without {setting_of('CANCEL_ALL_AFTER', settings)}",
+        )
+    if declared.cancel_on_disconnect and not settings.accept_cancel_on_disconnect:
+        raise SettingError(
+            setting_of("ACCEPT_CANCEL_ON_DISCONNECT", settings),
+            f"{settings.kind} cancels open orders when a connection ends, so also at each restart and network fault: "
+            "set it to true to accept that",
+        )
 
 
 # From the weakest to the strongest.

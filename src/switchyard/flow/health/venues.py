@@ -23,6 +23,7 @@ from switchyard.domain.market.routing import Candidate, Route, Router, Wanted, p
 from switchyard.domain.orders.order import Order, OrderRequest, TakenOrders, lacking
 from switchyard.domain.orders.reasons import bounded_detail
 from switchyard.flow.commit.sequencer import Commit
+from switchyard.flow.health.dead_mans_switch import DeadMansSwitch
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.quotes import Quotes
@@ -226,6 +227,8 @@ class HealthBoard:
         self._breakers: dict[VenueName, VenueBreaker] = {}
         self._quality: dict[VenueName, VenueQuality] = {}
         self._reported: Mapping[VenueName, HealthRecord] = {}
+        self.switches: dict[VenueName, DeadMansSwitch] = {}
+        """The dead man's switches that this process keeps set."""
         self.blocked: frozenset[VenueName] = frozenset()
         """The venues whose breaker is not closed."""
         self.unheard: frozenset[VenueName] = frozenset()
@@ -249,13 +252,14 @@ class HealthBoard:
         breaker = self._breakers.get(venue)
         if breaker is None:
             return self._reported.get(venue)
-        quality = self._quality[venue]
+        quality, switch = self._quality[venue], self.switches.get(venue)
         return HealthRecord(
             breaker=breaker.state,
             reason=breaker.reason,
             faults=breaker.faults,
             latency_seconds=quality.latency_seconds,
             reject_rate=quality.reject_rate,
+            switch=None if switch is None else switch.state,
         )
 
     def reason(self, venue: VenueName) -> str | None:
@@ -412,7 +416,7 @@ class HealthWriter:
             record = self._board.record(venue)
             if record is None:
                 continue
-            shown = (record.breaker, record.reason)
+            shown = (record.breaker, record.reason, record.switch)
             before, written_at = self._written.get(venue, (None, float("-inf")))
             if shown != before or now - written_at >= REPEAT_SECONDS:
                 text = msgspec.json.encode(_Dated(self._clock.now(), record)).decode()
