@@ -3,8 +3,11 @@
 from datetime import date, timedelta
 
 import msgspec
+import pytest
 
-from switchyard.entrypoints.cli.venues import described
+from switchyard.domain.ids import VenueName
+from switchyard.domain.market.health import SwitchState, VenueState
+from switchyard.entrypoints.cli.venues import describe, described, switch_words
 from switchyard.ports.venue import Capabilities, Dedupe, Lookup
 from switchyard.venue import Descriptor, Option, Source
 
@@ -84,3 +87,44 @@ def test_the_optional_parts_of_the_adapter_are_listed() -> None:
         "- cancel_all_after",
     ]
     assert any("show only when an adapter is built" in line for line in described(VENUE, "acorn-venue 1.0", None))
+
+
+@pytest.mark.parametrize("kind", ["http", "paper", "null"])
+def test_every_kind_of_this_package_can_be_described_as_json(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    describe(kind, as_json=True)
+    shown = msgspec.json.decode(capsys.readouterr().out)
+    assert (shown["kind"], "quotes" in shown["parts"]) == (kind, True)
+    assert shown["capabilities"]["post_only"] == (kind == "paper")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "state", "words"),
+    [
+        (None, None, None),
+        (60, "set", "cancels all open orders 60 s after the last renewal: it is set"),
+        (
+            60,
+            "not_set",
+            "cancels all open orders 60 s after the last renewal: it is NOT set, see the log of the worker",
+        ),
+        (60, None, "cancels all open orders 60 s after the last renewal: not reported lately"),
+    ],
+)
+def test_the_state_of_a_dead_mans_switch_is_told(
+    seconds: int | None, state: SwitchState | None, words: str | None
+) -> None:
+    venue = VenueState(
+        venue=VenueName("acorn"),
+        kind="acorn",
+        state="open",
+        reason=None,
+        breaker="closed",
+        faults=0,
+        rate_per_sec=None,
+        burst=None,
+        latency_ms=None,
+        reject_rate=None,
+        cancel_all_after_sec=seconds,
+        cancel_all_after=state,
+    )
+    assert switch_words(venue) == words

@@ -62,7 +62,7 @@ QUOTE_AGE_MAX_SECONDS: Final = 60.0
 # A GTD order that is not to end, and one that is; the shortest time that every venue's clock can tell apart.
 GTD_LASTS: Final = timedelta(days=1)
 GTD_SOON: Final = timedelta(seconds=3)
-# As short as `VENUE_CANCEL_ALL_AFTER_` may be, where the case need not wait for it, and shorter where it does.
+# The case waits for the first; the other one is renewed long before it is over.
 SWITCH_SECONDS: Final = 2
 SWITCH_SECONDS_LONG: Final = 60
 PAGES_MAX: Final = 1_000

@@ -49,7 +49,7 @@ def venues(
     console = output.console()
     console.print(venue_table(found))
     for each in found:
-        for line in (each.reason, _switch(each)):
+        for line in (each.reason, switch_words(each)):
             if line is not None:
                 console.print(f"{each.venue}: {line}", markup=False, highlight=False)
 
@@ -190,7 +190,7 @@ def _parts(offered: Collection[str] | None) -> list[str]:
     return [has if name in offered else has_not for name, (has, has_not) in words.items()]
 
 
-def _switch(found: VenueState) -> str | None:
+def switch_words(found: VenueState) -> str | None:
     """The state of the venue's dead man's switch, if it is asked for."""
     if found.cancel_all_after_sec is None:
         return None
