@@ -25,6 +25,8 @@ EARLY_MAX_MS = 1_000
 AMOUNT_MAX = Decimal(10_000_000)
 PAGE_MAX = 100
 DAY_MS = 86_400_000
+GUARD_MAX_SECONDS = 3_600
+STEP_SECONDS = 0.05
 LIVE = ("live", "part")
 # With these codes, the broker's documents say that the order may still be carried out; here it is.
 CARRIED_OUT = ("ENGINE_LATE",)
@@ -67,6 +69,8 @@ class Broker:
         """By so much every order is older than its time says, for tests."""
         self.requests: dict[str, int] = {}
         """How many requests to place an order have arrived, by client order id."""
+        self.guarded_until: int | None = None
+        """When all open orders are cancelled, in milliseconds; None: not at all."""
         path: Path = options.log
         for line in path.read_bytes().splitlines() if path.exists() else []:
             self._apply(json.loads(line))
@@ -79,6 +83,10 @@ class Broker:
         self._apply(event)
 
     def _apply(self, event: Json) -> None:
+        if event["what"] == "guarded":
+            self.guarded_until = event["ms"] + event["seconds"] * 1000 if event["seconds"] else None
+            self.events.append(event)
+            return
         order = event["order"]
         if event["what"] == "opened":
             self.orders.append(order)
@@ -99,7 +107,10 @@ class Broker:
         try:
             amount, limit = Decimal(body["amount"]), body["limit"]
             fields = {"ref": str(body["ref"]), "pair": body["pair"], "dir": body["dir"], "amount": body["amount"]}
-            is_known = body["pair"] in MARKET and body["dir"] in "BS" and body["tif"] in ("gtc", "ioc")
+            is_known = body["pair"] in MARKET and body["dir"] in "BS" and body["tif"] in ("gtc", "ioc", "till")
+            has_end = body.get("till") is not None
+            if has_end != (body["tif"] == "till") or (has_end and body["till"] <= now_ms()):
+                raise ValueError
             if not is_known or amount <= 0 or (limit is not None and Decimal(limit) <= 0) or not is_uuid(body["ref"]):
                 raise ValueError
         except (KeyError, ValueError, ArithmeticError):
@@ -109,10 +120,14 @@ class Broker:
         known = self.by_name.get(fields["ref"])
         if known is not None and (known["state"] in LIVE or self.options.permanent):
             raise Refusal("REF_IN_USE")
+        if body.get("maker") and (limit is None or self._crosses(body["pair"], body["dir"], limit)):
+            raise Refusal("WOULD_TRADE")
         order = {
             **fields,
             "oid": f"A-{len(self.orders) + 1}",
             "limit": limit,
+            "maker": bool(body.get("maker")),
+            "till": body.get("till"),
             "state": "live",
             "done": "0",
             "opened": now_ms(),
@@ -122,11 +137,15 @@ class Broker:
         self._step("opened", order)
         return self._match(order, body["tif"] == "ioc")
 
+    def _crosses(self, pair: str, direction: str, limit: str | None) -> bool:
+        bid, ask = MARKET[pair]
+        if limit is None:
+            return True
+        return Decimal(limit) >= Decimal(ask) if direction == "B" else Decimal(limit) <= Decimal(bid)
+
     def _match(self, order: Json, ends: bool = False) -> Json:
-        bid, ask = MARKET[order["pair"]]
-        price, limit = (ask, order["limit"]) if order["dir"] == "B" else (bid, order["limit"])
-        gap = 0 if limit is None else Decimal(limit) - Decimal(price)
-        if gap >= 0 if order["dir"] == "B" else gap <= 0:
+        if self._crosses(order["pair"], order["dir"], order["limit"]):
+            price = MARKET[order["pair"]][order["dir"] == "B"]
             return self.trade(order, Decimal(order["amount"]) - Decimal(order["done"]), price)
         return self._step("ended", {**order, "state": "dead"}) if ends else order
 
@@ -150,6 +169,8 @@ class Broker:
             raise Refusal("OLD_CHANGE")
         if Decimal(body["amount"]) <= Decimal(order["done"]) or not is_uuid(body["ref"]):
             raise Refusal("BAD_FIELD")
+        if order["maker"] and self._crosses(order["pair"], order["dir"], body["limit"]):
+            raise Refusal("WOULD_TRADE")
         changed = {**order, "amount": body["amount"], "limit": body["limit"], "change": body["ref"]}
         return self._match(self._step("changed", changed))
 
@@ -158,6 +179,30 @@ class Broker:
         if order["state"] not in LIVE:
             raise Refusal("ORDER_OVER", order)
         return self._step("ended", {**order, "state": "dead"})
+
+    def cancel_all(self) -> Json:
+        """Cancel every open order."""
+        live = [order for order in self.orders if order["state"] in LIVE]
+        for order in live:
+            self._step("ended", {**order, "state": "dead"})
+        return {"cancelled": len(live)}
+
+    def guard(self, body: Json) -> Json:
+        """Set the dead man's switch, or with 0 switch it off."""
+        seconds = body.get("seconds")
+        if not isinstance(seconds, int) or not 0 <= seconds <= GUARD_MAX_SECONDS:
+            raise Refusal("BAD_FIELD")
+        self._write({"what": "guarded", "ms": now_ms(), "seconds": seconds})
+        return {"seconds": seconds}
+
+    def advance(self) -> None:
+        """End the orders whose time is over, and all of them if nobody has renewed the dead man's switch."""
+        if self.guarded_until is not None and now_ms() >= self.guarded_until:
+            self.cancel_all()
+            self._write({"what": "guarded", "ms": now_ms(), "seconds": 0})
+        for order in self.orders:
+            if order["state"] in LIVE and order["till"] is not None and now_ms() >= order["till"]:
+                self._step("ended", {**order, "state": "over"})
 
     def named(self, name: str, pair: str | None = None) -> Json:
         order = self.by_name.get(name)
@@ -226,6 +271,10 @@ class Broker:
                 return self.cancel(body)
             case "GET", "/v2/numbers/pass":
                 return {"passed": self.pass_numbers(asked["numbers"].split(","))}
+            case "POST", "/v2/orders/cancel-all":
+                return self.cancel_all()
+            case "POST", "/v2/orders/guard":
+                return self.guard(body)
             case "GET", "/v2/orders/lookup":
                 return self.named(asked["ref"], asked["pair"])
             case "GET", "/v2/orders/open":
@@ -256,7 +305,8 @@ class Broker:
             return {"faults": self.faults}
         ref = target.rpartition("/")[2]
         done = sum((Decimal(one["done"]) for one in self.orders if one["ref"] == ref), Decimal())
-        return {"executed": str(done), "requests": self.requests.get(ref, 0), "all": sum(self.requests.values())}
+        counts = {"requests": self.requests.get(ref, 0), "all": sum(self.requests.values())}
+        return {"executed": str(done), **counts, "order": self.by_name.get(ref)}
 
     def take(self, name: str) -> Any:
         """The fault, if it is set; each is set for one request."""
@@ -324,7 +374,9 @@ async def main(options: argparse.Namespace) -> None:
 
     server = await asyncio.start_server(on_connection, "127.0.0.1", options.port)
     print(f"Acorn listens on {options.port}", flush=True)
-    await server.serve_forever()
+    while server.is_serving():
+        broker.advance()
+        await asyncio.sleep(STEP_SECONDS)
 
 
 if __name__ == "__main__":

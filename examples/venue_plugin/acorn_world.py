@@ -6,13 +6,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import Request, urlopen
 
-from switchyard.testing.venues import Instrument
+from switchyard.testing.venues import Instrument, Received
 
 BROKER: Final = Path(__file__).with_name("acorn_broker.py")
 ANSWER_SECONDS_MAX: Final = 20.0
@@ -80,6 +80,14 @@ class AcornWorld:
     async def all_requests(self) -> int:
         """How many requests to place an order have arrived, taken or not."""
         return int((await self._control("/control/all"))["all"])
+
+    async def received(self, client_order_id: str) -> Received:
+        """By the broker's own log."""
+        order = (await self._control(f"/control/{client_order_id}"))["order"]
+        till = order["till"]
+        return Received(
+            post_only=order["maker"], good_till=None if till is None else datetime.fromtimestamp(till / 1000, UTC)
+        )
 
     async def fill(self, client_order_id: str, qty: Decimal | None = None) -> None:
         """Execute the open orders with this id."""

@@ -73,6 +73,19 @@ async def test_every_option_of_an_order_is_sent(gateway_url: str) -> None:
     assert (order["side"], order["type"], order["price"]) == ("SELL", "LIMIT", 9.00001)
     assert (order["timeInForce"], order["clientOrderId"], order["strategy"]) == ("GTC", "mine", "carry")
     assert order["tags"] == ["a", "b"]
+    end = ("--tif", "gtd", "--expire-at", "2099-12-31T17:00:00+09:00")
+    placed = await run_json(gateway_url, "order", "buy", "USDJPY", "1000", "--limit", "1", "--post-only", *end)
+    order = (await run_json(gateway_url, "show", placed["orderId"]))["order"]
+    assert (order["postOnly"], order["timeInForce"], order["expiresAt"]) == (True, "GTD", "2099-12-31T08:00:00Z")
+    for lacking, name in ((("--display", "100"), "displayQty"), (("--reduce-only",), "reduceOnly")):
+        done = await run(gateway_url, "order", "buy", "USDJPY", "1000", "--limit", "1", *lacking)
+        assert (done.returncode, f"does not take {name}" in done.stderr) == (1, True), done.stderr
+
+
+@pytest.mark.parametrize("time", ["tomorrow", "2099-12-31T17:00:00"])
+async def test_a_time_without_an_offset_is_no_end_of_an_order(gateway_url: str, time: str) -> None:
+    done = await run(gateway_url, "order", "buy", "USDJPY", "1000", "--limit", "1", "--tif", "GTD", "--expire-at", time)
+    assert (done.returncode, repr(time) in done.stderr) == (2, True)
 
 
 async def test_a_repeated_key_returns_the_first_order(gateway_url: str) -> None:

@@ -121,6 +121,36 @@ async def test_a_venue_that_declares_them_takes_them_and_the_order_shows_them(tm
         assert "displayQty, which is 100" in smaller.json["message"]
 
 
+async def test_an_order_keeps_what_it_asks_for_in_its_event_and_its_row(gateway: RunningGateway) -> None:
+    asks: dict[str, Any] = {"postOnly": True, "timeInForce": "GTD", "expireAt": "2099-12-31T17:00:00.000001Z"}
+    placed = await gateway.place("key", type="LIMIT", price=1, **asks)
+    shown = await gateway.until_status(placed.json["orderId"], "WORKING")
+    [event, *_] = (await gateway.get(f"/orders/{shown['orderId']}/events")).json["events"]
+    for each in (shown, event["data"]["order"]):
+        assert (each["postOnly"], each["timeInForce"], each["expiresAt"]) == tuple(asks.values())
+        assert {"displayQty", "reduceOnly", "venueReduceOnly"}.isdisjoint(each)
+
+
+@pytest.mark.parametrize("route", ["broker|sim", "best:broker|sim"])
+async def test_an_order_goes_to_the_venue_of_its_route_that_has_what_it_asks_for(tmp_path: Path, route: str) -> None:
+    lacks = {
+        "SOR_VENUES": "broker,sim",
+        "SOR_DEFAULT_VENUE": route,
+        "VENUE_URL_BROKER": "http://127.0.0.1:1",
+        "VENUE_QUOTES_BROKER": "none",
+        "VENUE_BREAKER_FAULTS_BROKER": "0",
+    }
+    async with running_gateway(tmp_path, **lacks) as gateway:
+        asks = [await gateway.place(type="LIMIT", price=1, **WISHES[wish]) for wish in ("postOnly", "timeInForce GTD")]
+        venues = [(await gateway.order(each.json["orderId"]))["venue"] for each in asks]
+        assert venues == ["sim", "sim"]
+        nowhere = await gateway.place(type="LIMIT", price=1, **WISHES["displayQty"])
+        assert (nowhere.status, nowhere.json["reason"]) == (422, "UNSUPPORTED_BY_VENUE")
+        if route == "broker|sim":
+            plain = await gateway.place(type="LIMIT", price=1)
+            assert (await gateway.order(plain.json["orderId"]))["venue"] == "broker"
+
+
 async def test_the_end_of_a_gtd_order_must_be_in_the_future_but_a_repeat_keeps_its_order(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as gateway:
         order: dict[str, Any] = {"type": "LIMIT", "price": 1, "timeInForce": "GTD"}

@@ -259,9 +259,12 @@ class OrderHistory:
             type="LIMIT",
             qty=Decimal(10),
             price=Decimal("151.235"),
-            time_in_force="GTC",
+            time_in_force="GTD" if number % 3 == 0 else "GTC",
             strategy="möwe",
             tags=("a", 'b"c'),
+            post_only=number % 2 == 1,
+            reduce_only=number % 3 == 1,
+            display_qty=Decimal("0.5") if number % 3 == 2 else None,
         )
         return decisions.accept(
             request,
@@ -272,6 +275,7 @@ class OrderHistory:
             key=entry,
             quote=None,
             now=self._now,
+            expires_at=self._now + timedelta(days=number + 1, microseconds=1) if number % 3 == 0 else None,
             violation=Violation("RISK_MAX_QTY", "qty 10 is above 9 ⚠") if number in REJECTED else None,
         )
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.domain.errors import SettingError
-from switchyard.testing import venues
+from switchyard.testing import venues as suite
 from switchyard.testing.venues import BrokenPromise, Case, VenueSuite, World, cases_of, check
 from switchyard.venue import (
     Answer,
@@ -23,6 +23,8 @@ from switchyard.venue import (
     Kind,
     Message,
     NeverReceived,
+    NewOrder,
+    Request,
     Response,
     Wire,
 )
@@ -249,6 +251,34 @@ def test_an_error_that_is_taken_for_nothing_is_found_out(
     assert message in tried(acorn_world(tmp_path), of(adapter), "an_answer_that_is_none_of_the_venue_raises")
 
 
+class DropsWishes(AcornAdapter):
+    """Sends a plain order in place of one that asks for more."""
+
+    def _order(self, message: NewOrder) -> dict[str, object]:
+        plain = super()._order(replace(message, post_only=False, good_till=None))
+        return plain | {"tif": "gtc"} if message.time_in_force == "GTD" else plain
+
+
+class NeverSwitches(AcornAdapter):
+    """Asks the venue for something else."""
+
+    async def cancel_all_after(self, seconds: int, wire: Wire) -> None:
+        await wire.ask(Request(method="GET", path="/v2/time"), lambda _: None)
+
+
+class StaysOn(AcornAdapter):
+    """Cannot switch it off."""
+
+    async def cancel_all_after(self, seconds: int, wire: Wire) -> None:
+        await super().cancel_all_after(seconds or 1, wire)
+
+
+class HasNoSwitch(AcornAdapter):
+    """Lacks a method that the descriptor declares."""
+
+    cancel_all_after = None  # type: ignore[assignment]
+
+
 def of(adapter: type[AcornAdapter]) -> Kind:
     def build(configuration: Configuration) -> AcornAdapter:
         return adapter(configuration)
@@ -311,7 +341,7 @@ def proof(_response: Response) -> NeverReceived:
 def test_a_wrong_proof_is_noticed(
     adapter: type[NumberedAcorn], flags: tuple[str, ...], case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(venues, "DEADLINE_SECONDS", 2.0)
+    monkeypatch.setattr(suite, "DEADLINE_SECONDS", 2.0)
     assert "sequence_proof" in tried(acorn_world(tmp_path, *flags), numbered(adapter), case)
 
 
@@ -324,6 +354,44 @@ def test_a_form_that_the_broker_does_not_take_is_noticed(tmp_path: Path) -> None
     kind = replace(KIND, descriptor=replace(KIND.descriptor, id_form=IdForm(length_max=36)))
     said = tried(acorn_world(tmp_path), kind, "an_order_is_executed_once_and_reported_with_its_ids")
     assert "led to VenueRejected" in said
+
+
+@pytest.mark.parametrize(
+    ("adapter", "case", "message"),
+    [
+        (
+            DropsWishes,
+            "a_post_only_order_rests_or_ends_and_never_trades_at_once",
+            "post_only: of a plain and a post-only order the world got (False, False)",
+        ),
+        (DropsWishes, "a_gtd_order_ends_at_its_time", "the world got None"),
+        (StaysOn, "a_switch_that_is_not_renewed_cancels_every_open_order", "left the order CANCELED"),
+    ],
+)
+def test_an_adapter_that_drops_what_an_order_asks_for_is_noticed(
+    adapter: type[AcornAdapter], case: str, message: str, tmp_path: Path
+) -> None:
+    assert message in tried(acorn_world(tmp_path), of(adapter), case)
+
+
+def test_a_switch_that_is_never_set_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "DEADLINE_SECONDS", 6.0)  # otherwise the case waits long for a report
+    said = tried(acorn_world(tmp_path), of(NeverSwitches), "a_switch_that_is_not_renewed_cancels_every_open_order")
+    assert "cancel_all_after: no report shows that the order is CANCELED" in said
+
+
+def test_a_world_that_does_not_show_what_it_got_proves_nothing(tmp_path: Path) -> None:
+    class BlindWorld(AcornWorld):
+        received = None  # type: ignore[assignment]
+
+    said = tried(BlindWorld(tmp_path), KIND, "a_gtd_order_ends_at_its_time")
+    assert "it needs the method `received`" in said
+
+
+def test_a_declared_part_that_the_adapter_lacks_is_not_tried(tmp_path: Path) -> None:
+    kind = replace(KIND, build=HasNoSwitch)
+    with pytest.raises(SettingError, match="declares `cancel_all_after`, and its adapter has no such method"):
+        asyncio.run(check(cases_of(kind.descriptor)[0], acorn_world(tmp_path), kind))
 
 
 def test_an_adapter_that_drops_an_unreadable_report_is_noticed(tmp_path: Path) -> None:

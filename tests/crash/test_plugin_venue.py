@@ -9,7 +9,9 @@ import json
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -19,7 +21,7 @@ from tests.support.cluster import Cluster
 from tests.support.dying import BOUNDARY_REACHED, pausing_command
 from tests.support.hop_proxy import Place, hop_proxy
 from tests.support.load import LoadClient, check_ends
-from tests.support.orders import Snapshot, place, until_all_final, until_statuses
+from tests.support.orders import Snapshot, get, place, until_all_final, until_statuses
 from tests.support.polling import until
 
 ROUNDS = 2
@@ -193,3 +195,62 @@ async def test_a_paused_worker_that_continues_after_another_one_has_sent_execute
     paused.send(signal.SIGCONT)
     assert await asyncio.to_thread(paused.stop) == 0  # it has sent everything that it was going to send
     check(world, await until_all_final(session, gateway))
+
+
+SWITCH_SECONDS = 10
+SWITCH = {"VENUE_CANCEL_ALL_AFTER_ACORN": str(SWITCH_SECONDS)}
+RESTING: dict[str, Any] = {"price": 1}
+
+
+def steps(world: AcornWorld, *kinds: str) -> list[dict[str, Any]]:
+    """The broker's own record of these steps, in order."""
+    lines = [json.loads(line) for line in world.log.read_bytes().splitlines()] if world.log.exists() else []
+    return [line for line in lines if line["what"] in kinds]
+
+
+async def test_the_broker_cancels_the_orders_of_a_process_that_was_killed_and_their_reports_settle_them(
+    cluster: Cluster, session: aiohttp.ClientSession, world: AcornWorld, settings: dict[str, str]
+) -> None:
+    process = await cluster.process(**settings, **SWITCH).start()
+    await place(session, process, "key", **RESTING)
+    await until_statuses(session, process, "WORKING")
+    [shown] = (await get(session, process, "/venues"))["venues"]
+    assert (shown["cancelAllAfterSec"], shown["cancelAllAfter"]) == (SWITCH_SECONDS, "set")
+    await until(lambda: len(steps(world, "guarded")) >= 4, lambda: process.log)
+    process.kill()
+    armed = [step["ms"] for step in steps(world, "guarded")]
+    pauses = [later - before for before, later in pairwise(armed)]
+    assert all(pause < SWITCH_SECONDS * 1_000 / 2 for pause in pauses), pauses
+    await until(lambda: bool(steps(world, "ended")), lambda: process.log)
+    assert steps(world, "ended")[0]["ms"] - armed[-1] >= SWITCH_SECONDS * 1_000
+    await process.start()
+    [order] = await until_statuses(session, process, "CANCELED")
+    assert order["filledQty"] == 0
+    assert executed(world) == {}
+
+
+@pytest.mark.parametrize("disarms", [False, True], ids=["keeps it set", "disarms"])
+async def test_an_orderly_stop_leaves_the_switch_as_the_settings_say(
+    disarms: bool, cluster: Cluster, session: aiohttp.ClientSession, world: AcornWorld, settings: dict[str, str]
+) -> None:
+    stays = {"VENUE_DISARM_ON_STOP_ACORN": "true"} if disarms else {}
+    process = await cluster.process(**settings, **SWITCH, **stays).start()
+    await place(session, process, "key", **RESTING)
+    await until_statuses(session, process, "WORKING")
+    assert await asyncio.to_thread(process.stop) == 0
+    assert steps(world, "guarded")[-1]["seconds"] == (0 if disarms else SWITCH_SECONDS)
+    await process.start()  # within the time
+    assert [order["status"] for order in await until_statuses(session, process, "WORKING")] == ["WORKING"]
+    assert steps(world, "guarded")[-1]["seconds"] == SWITCH_SECONDS
+
+
+async def test_a_renewal_that_fails_is_an_alarm_and_the_next_one_sets_the_switch_again(
+    cluster: Cluster, session: aiohttp.ClientSession, world: AcornWorld, settings: dict[str, str]
+) -> None:
+    process = await cluster.process(**settings, **SWITCH).start()
+    await until(lambda: bool(steps(world, "guarded")), lambda: process.log)
+    world.close()
+    await until(lambda: "venue_switch_not_renewed" in process.log, lambda: process.log)
+    await world.start()
+    before = len(steps(world, "guarded"))
+    await until(lambda: len(steps(world, "guarded")) > before, lambda: process.log)

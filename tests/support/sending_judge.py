@@ -103,7 +103,7 @@ def _waited_there(field: Field, order_id: OrderId, departure: Departure) -> bool
 
 
 def _late(field: Field) -> Iterator[str]:
-    """A DAY order does not leave after its day, except for the time that a send takes that began before."""
+    """A DAY or GTD order does not leave after its end, except for the time that a send takes that began before."""
     for departure in field.departures:
         expires_at = departure.order.expires_at
         if expires_at is not None and START + timedelta(seconds=departure.at) >= expires_at + SEND_LIMIT:

@@ -274,7 +274,7 @@ class Field:
         if key is not None:
             line = int(key[4:]) % len(self.lines)
         account, symbol = self.lines[line]
-        time_in_force = self.random.choices(["GTC", "IOC", "DAY"], [8, 1, 1])[0]
+        time_in_force = self.random.choices(["GTC", "IOC", "DAY", "GTD"], [14, 2, 1, 1])[0]
         now = self.clock.now()
         change = an_accept(
             now=now,
@@ -283,7 +283,8 @@ class Field:
             key=key,
             venue=VENUES[line % len(VENUES)],
             time_in_force=time_in_force,
-            expires_at=now + timedelta(seconds=self.random.uniform(0, 20)) if time_in_force == "DAY" else None,
+            expires_at=now + timedelta(seconds=self.random.uniform(0, 20)) if time_in_force in ("DAY", "GTD") else None,
+            post_only=time_in_force == "GTC" and self.random.random() < 0.1,
         )
         try:
             outcome = await worker.sequencer.commit(change)

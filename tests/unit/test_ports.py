@@ -81,7 +81,7 @@ from switchyard.ports.strategies import (
     StrategyRegistry,
 )
 from switchyard.ports.tracing import Span, Tracer
-from switchyard.ports.venue import HasClock, MassCancel, Venue, VenueStatement
+from switchyard.ports.venue import CancelAllAfter, HasClock, MassCancel, Venue, VenueStatement
 from switchyard.telemetry.metrics import CacheMetrics
 from switchyard.venue.bridge import Bridge
 from switchyard.venue.quotes import VenueQuotes
@@ -119,6 +119,7 @@ publishers: list[type[Publisher]] = [KafkaPublisher]
 kills: list[type[Kills]] = [MemoryKills]
 accounts: list[type[Accounts]] = [MemoryAccounts]
 mass_cancels: list[type[MassCancel]] = [Bridge]
+switches: list[type[CancelAllAfter]] = [Bridge]
 venue_clocks: list[type[HasClock]] = [Bridge]
 token_buckets: list[type[TokenBuckets]] = [MemoryBuckets, RedisBuckets]
 rebuild_targets: list[type[RebuildTarget]] = [MemoryRebuild, SqliteRebuild, PostgresRebuild]

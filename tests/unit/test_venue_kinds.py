@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.bootstrap.capabilities import declared_capabilities, is_remote, known_kinds
+from switchyard.bootstrap.capabilities import declared_capabilities, is_remote, known_kinds, offered_parts
 from switchyard.bootstrap.venues import remote_venue
 from switchyard.domain.errors import SettingError
 from switchyard.settings import VenueSettings, load_settings, parse
-from switchyard.venue import Descriptor, kinds
+from switchyard.venue import Configuration, Descriptor, Wire, kinds
 from tests.support import acme_venue
 from tests.support.memory.clock import ManualClock
 
@@ -153,6 +153,8 @@ def test_settings_that_were_given_weaken_what_the_adapter_declares(
         ("lookup_keeps_sec", "", "7200 seconds"),
         ("cancel_all", "true", "False"),
         ("reduce_only", "true", "False"),
+        ("post_only", "true", "False"),
+        ("display_qty", "true", "False"),
         ("exec_id_scope", "venue", "symbol"),
         ("amend", "cancel_replace", "in_place"),
         ("order_types", "LIMIT,MARKET", "LIMIT"),
@@ -168,6 +170,88 @@ def test_a_setting_that_promises_more_than_the_adapter_is_an_error_that_names_it
         f"VENUE_{name.upper()}_SIM: promises more than the adapter of acme declares ({declared}); "
         "settings may only weaken it"
     )
+
+
+def declaring(monkeypatch: pytest.MonkeyPatch, build: Any = acme_venue.build, **capabilities: Any) -> None:
+    """Let the kind acme declare these capabilities, too."""
+    descriptor = replace(acme_venue.DESCRIPTOR, capabilities=replace(DECLARED, **capabilities))
+    monkeypatch.setattr(acme_venue, "KIND", replace(acme_venue.KIND, descriptor=descriptor, build=build))
+
+
+class Switching(acme_venue.AcmeAdapter):
+    """With a dead man's switch."""
+
+    async def cancel_all_after(self, seconds: int, wire: Wire) -> None:
+        pass
+
+
+def make_switching(configuration: Configuration) -> Switching:
+    return Switching()
+
+
+def make_unnamed(configuration: Configuration):  # type: ignore[no-untyped-def]
+    return Switching()
+
+
+def test_settings_take_away_what_only_some_orders_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    declaring(monkeypatch, post_only=True, reduce_only=True, display_qty=True)
+    assert declared_capabilities(settings_of(post_only="true", display_qty="true")).post_only
+    weaker = declared_capabilities(settings_of(post_only="false", reduce_only="false", display_qty="false"))
+    assert (weaker.post_only, weaker.reduce_only, weaker.display_qty) == (False, False, False)
+
+
+@pytest.mark.parametrize("name", ["cancel_all", "cancel_all_after"])
+def test_a_declared_part_that_the_adapter_lacks_stops_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    declaring(monkeypatch, **{name: True})
+    with pytest.raises(SettingError, match=f"VENUE_URL_SIM: the descriptor of acme declares `{name}`, and its adapter"):
+        declared_capabilities(settings_of())
+    assert isinstance(known_kinds()["acme"][0], SettingError)
+
+
+@pytest.mark.parametrize("build", [Switching, make_switching, make_unnamed])
+def test_a_part_that_would_never_be_used_stops_the_start(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    declaring(monkeypatch, build)
+    with pytest.raises(SettingError, match="has the method `cancel_all_after`, which would never be used: declare it"):
+        remote_venue(settings_of(), ManualClock())
+    declaring(monkeypatch, build, cancel_all_after=True)
+    remote_venue(settings_of(cancel_all_after="60"), ManualClock())
+
+
+def test_the_optional_parts_of_a_kind_are_known_from_what_it_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert offered_parts("acme") == ()
+    assert offered_parts("http") == ("quotes", "statement", "cancel_all")
+    declaring(monkeypatch, make_switching, cancel_all_after=True)
+    assert offered_parts("acme") == ("cancel_all_after",)
+    declaring(monkeypatch, make_unnamed, cancel_all_after=True)
+    assert offered_parts("acme") is None
+
+
+@pytest.mark.parametrize("url", ["acme:", "paper:", "http://127.0.0.1:1"])
+def test_a_switch_that_the_venue_does_not_have_cannot_be_asked_for(url: str) -> None:
+    with pytest.raises(
+        SettingError, match=r"VENUE_CANCEL_ALL_AFTER_SIM: the adapter of .* declares no `cancel_all_after`"
+    ):
+        declared_capabilities(settings_of(url=url, cancel_all_after="60"))
+
+
+@pytest.mark.parametrize("value", ["0", "9", "86401", "60.5", "yes"])
+def test_the_time_of_a_switch_is_a_whole_number_of_seconds_that_leaves_room_for_renewals(value: str) -> None:
+    with pytest.raises(SettingError, match="VENUE_CANCEL_ALL_AFTER_SIM"):
+        settings_of(cancel_all_after=value)
+
+
+def test_a_switch_that_is_not_asked_for_cannot_be_disarmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingError, match="VENUE_DISARM_ON_STOP_SIM: there is nothing to switch off without"):
+        declared_capabilities(settings_of(disarm_on_stop="true"))
+
+
+def test_a_venue_that_cancels_on_disconnect_must_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    declaring(monkeypatch, cancel_on_disconnect=True)
+    with pytest.raises(
+        SettingError, match="VENUE_ACCEPT_CANCEL_ON_DISCONNECT_SIM: acme cancels open orders when a conn"
+    ):
+        declared_capabilities(settings_of())
+    assert declared_capabilities(settings_of(accept_cancel_on_disconnect="true")).cancel_on_disconnect
 
 
 def test_a_window_that_the_adapter_does_not_know_cannot_be_promised(monkeypatch: pytest.MonkeyPatch) -> None:

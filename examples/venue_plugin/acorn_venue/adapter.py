@@ -32,6 +32,7 @@ from switchyard.venue import (
     Side,
     StatementLine,
     StatementLines,
+    TimeInForce,
     Took,
     Unreadable,
     Wire,
@@ -46,9 +47,11 @@ STATUS: Final[dict[str, ReportStatus]] = {
     "part": "PARTIALLY_FILLED",
     "done": "FILLED",
     "dead": "CANCELED",
+    "over": "EXPIRED",
     "void": "REJECTED",
 }
 SIDE: Final[dict[str, Side]] = {"B": "BUY", "S": "SELL"}
+TIF: Final[dict[TimeInForce, str]] = {"GTC": "gtc", "IOC": "ioc", "GTD": "till"}
 
 
 class AcornError(Exception):
@@ -89,9 +92,11 @@ class AcornAdapter:
             "ref": message.client_order_id,
             "pair": message.symbol,
             "dir": message.side[0],
-            "tif": message.time_in_force.lower(),
+            "tif": TIF[message.time_in_force],
             "amount": str(message.qty),
             "limit": None if message.price is None else str(message.price),
+            "maker": message.post_only,
+            "till": None if message.good_till is None else _ms(message.good_till),
             "desk": self._desk,
         }
 
@@ -154,6 +159,23 @@ class AcornAdapter:
             Quote(symbol=raw["pair"], bid=Decimal(raw["bid"]), ask=Decimal(raw["ask"]), at=_time(raw["ms"]))
             for raw in page["quotes"]
         ]
+
+    async def cancel_all(self, wire: Wire) -> None:
+        """Cancel every open order."""
+        await self._command(wire, "/v2/orders/cancel-all", {})
+
+    async def cancel_all_after(self, seconds: int, wire: Wire) -> None:
+        """Set Acorn's guard, which cancels every open order after this time."""
+        await self._command(wire, "/v2/orders/guard", {"seconds": seconds})
+
+    async def _command(self, wire: Wire, path: str, body: Json) -> None:
+        """Ask for something that concerns all orders; a repeat does no harm."""
+        content = json.dumps(body).encode()
+        try:
+            await wire.ask(self._signed("POST", path, wire.time, content), _data)
+        except WrongTime:
+            await wire.ask(Request(method="GET", path="/v2/time"), _data)
+            await wire.ask(self._signed("POST", path, wire.time, content), _data)
 
 
 def _change(message: AmendOrder) -> Json:

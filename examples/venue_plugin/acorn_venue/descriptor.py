@@ -22,7 +22,10 @@ CAPABILITIES: Final = Capabilities(
     request_expiry=True,
     execution_ids="symbol",
     amend="in_place",
-    kinds=OrderKinds(times_in_force=frozenset({"GTC", "IOC"})),
+    kinds=OrderKinds(times_in_force=frozenset({"GTC", "IOC", "GTD"})),
+    post_only=True,
+    cancel_all=True,
+    cancel_all_after=True,
 )
 
 DESCRIPTOR: Final = Descriptor(
@@ -33,6 +36,7 @@ DESCRIPTOR: Final = Descriptor(
     codes={
         "BAD_FIELD": "rejected",
         "NO_FUNDS": "rejected",
+        "WOULD_TRADE": "rejected",
         "BAD_SIGN": "unauthorized",
         "TOO_LATE": "expired",
         "REF_IN_USE": "duplicate",
@@ -47,7 +51,7 @@ DESCRIPTOR: Final = Descriptor(
         taken=frozenset({"oid"}),
         filled=frozenset({"fills"}),
         status="state",
-        taken_statuses=frozenset({"live", "part", "done", "dead"}),
+        taken_statuses=frozenset({"live", "part", "done", "dead", "over"}),
         amended=frozenset({"change"}),
     ),
     options=(
@@ -65,6 +69,10 @@ DESCRIPTOR: Final = Descriptor(
         _source("execution_ids", "Events: fid counts the executions of a pair"),
         _source("amend", "Changes: an order keeps its ref; a change names the last one"),
         _source("id_form", "Orders: a ref is a random UUID"),
+        _source("post_only", "Orders: maker"),
+        _source("kinds", "Orders: tif"),
+        _source("cancel_all", "Changes: cancel-all"),
+        _source("cancel_all_after", "Guard"),
         _source("codes", "Errors"),
     ),
 )

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from switchyard.adapters.files.durable import make_folder, replace_file
-from switchyard.adapters.venues.http.adapter import DESCRIPTOR
+from switchyard.adapters.venues.http.adapter import DESCRIPTOR, HttpProtocol
 from switchyard.domain.errors import SettingError
 from switchyard.domain.orders.order import ALL_KINDS, OrderKinds
 from switchyard.ports.venue import Capabilities
@@ -18,7 +18,7 @@ from switchyard.settings import VenueSettings
 from switchyard.settings.table import VENUE_SETTINGS
 from switchyard.venue.check import Finding
 from switchyard.venue.interface import Descriptor
-from switchyard.venue.kinds import address_of, installed_kinds, load_kind
+from switchyard.venue.kinds import adapter_class, address_of, installed_kinds, load_kind, parts_of
 
 
 def setting_of(name: str, settings: VenueSettings) -> str:
@@ -45,6 +45,11 @@ _LOCAL: Final[Mapping[str, Descriptor]] = {
     ),
     "http": DESCRIPTOR,
 }
+_LOCAL_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "null": ("quotes",),
+    "paper": ("quotes", "statement"),
+    "http": parts_of(HttpProtocol),
+}
 
 
 def descriptor_of(settings: VenueSettings) -> Descriptor:
@@ -66,6 +71,14 @@ def known_kinds() -> dict[str, tuple[Descriptor | SettingError, str]]:
     return known
 
 
+def offered_parts(kind: str) -> tuple[str, ...] | None:
+    """The optional parts of an installed kind; None if they show only when an adapter is built."""
+    if kind in _LOCAL_PARTS:
+        return _LOCAL_PARTS[kind]
+    adapter = adapter_class(load_kind(kind, kind))
+    return None if adapter is None else parts_of(adapter)
+
+
 def is_remote(settings: VenueSettings) -> bool:
     """Whether the venue is outside of this process."""
     return not descriptor_of(settings).in_process
@@ -77,6 +90,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
     Of a protocol, such as our own over HTTP, the operator states the broker's rules in the settings.
     """
     descriptor = descriptor_of(settings)
+    _check_asked(descriptor, settings)
     if descriptor.in_process:
         return descriptor.capabilities
     _check_used(settings)
@@ -122,6 +136,28 @@ def _check_used(settings: VenueSettings) -> None:
             raise SettingError(name, "is used only by installed adapters; the token of an http venue is VENUE_TOKEN_")
         if each.field in _ONLY_PAPER:
             raise SettingError(name, f"is used only by the paper exchange, not by {kind}")
+
+
+def _check_asked(descriptor: Descriptor, settings: VenueSettings) -> None:
+    """Raise SettingError if the settings ask for a switch that the venue lacks, or do not accept what it does."""
+    declared = descriptor.capabilities
+    if settings.cancel_all_after is not None and not declared.cancel_all_after:
+        raise SettingError(
+            setting_of("CANCEL_ALL_AFTER", settings),
+            f"the adapter of {settings.kind} declares no `cancel_all_after`, so the venue would not cancel anything: "
+            "remove the setting",
+        )
+    if settings.disarm_on_stop and settings.cancel_all_after is None:
+        raise SettingError(
+            setting_of("DISARM_ON_STOP", settings),
+            f"there is nothing to switch off without {setting_of('CANCEL_ALL_AFTER', settings)}",
+        )
+    if declared.cancel_on_disconnect and not settings.accept_cancel_on_disconnect:
+        raise SettingError(
+            setting_of("ACCEPT_CANCEL_ON_DISCONNECT", settings),
+            f"{settings.kind} cancels open orders when a connection ends, so also at each restart and network fault: "
+            "set it to true to accept that",
+        )
 
 
 # From the weakest to the strongest.

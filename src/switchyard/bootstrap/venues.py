@@ -48,7 +48,7 @@ from switchyard.telemetry.metrics import Metrics
 from switchyard.venue.bridge import SENDS, Bridge, VenueNames, Way
 from switchyard.venue.credentials import Credential
 from switchyard.venue.interface import Adapter, Descriptor, HasQuotes
-from switchyard.venue.kinds import Configuration, address_of, load_kind
+from switchyard.venue.kinds import Configuration, address_of, check_parts, load_kind
 from switchyard.venue.quotes import CONNECTIONS, VenueQuotes
 from switchyard.venue.transport import Pool, Transport
 
@@ -195,7 +195,7 @@ def _adapter(settings: VenueSettings, credential: Credential) -> Adapter:
             setting_of("URL", settings), f"{settings.kind} needs an address: {settings.kind}:https://host"
         )
     options, _ = _checked_options(kind.descriptor, settings)
-    return kind.build(
+    adapter = kind.build(
         Configuration(
             venue=settings.name,
             url=address_of(settings.url) or kind.descriptor.default_url,
@@ -204,6 +204,8 @@ def _adapter(settings: VenueSettings, credential: Credential) -> Adapter:
             secret=credential.secret,
         )
     )
+    check_parts(kind.descriptor, type(adapter), setting_of("URL", settings))
+    return adapter
 
 
 def _checked_options(descriptor: Descriptor, settings: VenueSettings) -> tuple[dict[str, str], dict[str, str]]:
@@ -332,6 +334,8 @@ def venue_state(settings: VenueSettings, gate: VenueGate | None, health: HealthB
         burst=None if settings.rate_per_sec is None else burst_of(settings),
         latency_ms=None if latency is None else round(latency * 1000, 1),
         reject_rate=None if rate is None else round(rate, 3),
+        cancel_all_after_sec=settings.cancel_all_after,
+        cancel_all_after=None if record is None else record.switch,
     )
 
 

@@ -16,6 +16,7 @@ from switchyard.flow.executions.record import GapWatch, Recorder
 from switchyard.flow.executions.strays import VenueGate
 from switchyard.flow.executions.sync import StrayRecall, Sweeper, VenueSync
 from switchyard.flow.health.copies import CopyWatch
+from switchyard.flow.health.dead_mans_switch import DeadMansSwitch
 from switchyard.flow.health.venues import HealthWriter, PauseKeeper, VenueBreaker
 from switchyard.flow.history.restore import mark_read, restored_at, restored_seq, was_read
 from switchyard.flow.kill.cancels import KillCancels
@@ -28,7 +29,7 @@ from switchyard.flow.sending.pre_send_checks import Closes, Collars
 from switchyard.flow.sending.resolve import Resolver, VenueWatch, arrival_time, waiting_time
 from switchyard.flow.sending.sends import SentIds
 from switchyard.ports.clock import fresh_ulid
-from switchyard.ports.venue import HasClock, MassCancel, Venue
+from switchyard.ports.venue import CancelAllAfter, HasClock, MassCancel, Venue
 from switchyard.settings import VenueSettings
 
 log = structlog.get_logger()
@@ -92,12 +93,31 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
         may_be_amended=history.may_have_amended,
     )
     for venue in core.venues.values():
+        _start_switch(core, venue, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
         copies[venue.name] = await _copy_watch(core, venue)
         watch = _start_resolver(core, venue, copies[venue.name], amends, lost_keys, stack)
         core.supervisor.start(stack, f"copies {venue.name}", copies[venue.name].run)
         follow = partial(_follow, core, venue, watch, copies[venue.name], amends)
         core.supervisor.start(stack, f"venue {venue.name}", follow)
+
+
+def _start_switch(core: Core, venue: Venue, stack: AsyncExitStack) -> None:
+    """Keep the venue's dead man's switch set, if the settings ask for it."""
+    settings = _settings_of(core, venue)
+    if settings.cancel_all_after is None:
+        return
+    assert isinstance(venue, CancelAllAfter), "the adapter declares it"
+    switch = DeadMansSwitch(venue, settings.cancel_all_after, clock=core.clock, metrics=core.metrics)
+    core.health.switches[venue.name] = switch
+    if settings.disarm_on_stop:
+        stack.push_async_callback(_disarm, core, switch)  # after the renewals have ended, while the venue is open
+    core.supervisor.start(stack, f"switch {venue.name}", switch.run)
+
+
+async def _disarm(core: Core, switch: DeadMansSwitch) -> None:
+    if core.supervisor.failure is None:  # a process that ends by an error leaves its orders to the venue
+        await switch.disarm()
 
 
 def _is_ours(core: Core, client_id: VenueClientOrderId) -> bool:

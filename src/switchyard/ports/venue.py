@@ -94,6 +94,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the venue itself rejects or cancels a post-only order that would trade when it arrives."""
     display_qty: bool = False
     """Whether the venue has iceberg orders, of which it shows only a part to the market."""
+    cancel_on_disconnect: bool = False
+    """Whether the venue cancels open orders when a connection to it ends, so also when we restart."""
+    cancel_all_after: bool = False
+    """Whether the venue has a dead man's switch for all open orders under our credentials (`CancelAllAfter`)."""
 
     @property
     def proves_absence(self) -> bool:
@@ -393,6 +397,21 @@ class ProvesUnreceived(Protocol):
 
     async def find_or_proof(self, order: OrderToFind) -> VenueOrder | NeverReceived | None:
         """Look an order up as `Venue.find` does; the venue may answer with a proof. Raises VenueUnavailable."""
+
+
+@runtime_checkable
+class CancelAllAfter(Protocol):
+    """A venue with `Capabilities.cancel_all_after`: a dead man's switch."""
+
+    @property
+    def name(self) -> VenueName:
+        """The venue's name."""
+
+    async def cancel_all_after(self, seconds: int) -> None:
+        """Have the venue cancel every open order under its credentials in this many seconds; 0: not at all.
+
+        It replaces the time that was set before. Returns once the venue has acknowledged it; raises VenueUnavailable.
+        """
 
 
 STATEMENT_PAGE_MAX = 1_000

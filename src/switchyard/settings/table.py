@@ -220,6 +220,9 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     reduce_only: bool
     post_only: bool
     display_qty: bool
+    cancel_all_after: int | None
+    disarm_on_stop: bool
+    accept_cancel_on_disconnect: bool
     dedupe_ttl: timedelta
     lookup_keeps: timedelta | None
     hop_hold: timedelta
@@ -296,6 +299,17 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_CANCEL_ALL_", "cancel_all", "false", parse.flag,
             "Broker: whether it cancels all open orders with one request, for a kill of everything or of this venue. "
             "Set it only if nobody else trades under the same credentials: their orders would be cancelled too."),
+    Setting("VENUE_CANCEL_ALL_AFTER_", "cancel_all_after", "", parse.optional(parse.whole(10, 86_400)),
+            "Seconds after which the venue cancels all open orders under our credentials if no process renews the time (a "
+            "dead man's switch); every process that sends to it does so three times as often. Only for an adapter that "
+            "declares `cancel_all_after`. Unset: it is not used. Orders of others under the same credentials are cancelled "
+            "too."),
+    Setting("VENUE_DISARM_ON_STOP_", "disarm_on_stop", "false", parse.flag,
+            "With `VENUE_CANCEL_ALL_AFTER_`: whether a process that is stopped in an orderly way switches it off, so that open "
+            "orders stay. `false`: they are cancelled unless a process renews the time before it is over."),
+    Setting("VENUE_ACCEPT_CANCEL_ON_DISCONNECT_", "accept_cancel_on_disconnect", "false", parse.flag,
+            "Accepts that the venue cancels open orders when a connection to it ends, also when Switchyard restarts. Without "
+            "it, an adapter that declares `cancel_on_disconnect` stops the start."),
     Setting("VENUE_AMEND_", "amend", "none", parse.choice("in_place", "cancel_replace", "none"),
             "Broker: how it amends an open order: `in_place`, `cancel_replace` (a new order takes the place of the old one) "
             "or `none` (amends are rejected with 422). Only if it rejects an amend that does not name the order's last id, "

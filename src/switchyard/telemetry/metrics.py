@@ -354,6 +354,14 @@ class RoutingMetrics:
         self.failovers = new.counter(
             "venue_failovers_total", "Orders that were never sent and went to another venue", "from_venue", "to_venue"
         )
+        self.switch_armed = new.gauge(
+            "venue_switch_set",
+            "1 while the venue is known to cancel all orders without a renewal (VENUE_CANCEL_ALL_AFTER_)",
+            "venue",
+        )
+        self.switch_renewals_failed = new.counter(
+            "venue_switch_renewals_failed_total", "Renewals of that time that the venue has not acknowledged", "venue"
+        )
         self.rate_waits = new.counter(
             "venue_rate_waits_total",
             "Times that sending to the venue waited for its rate limit (VENUE_RATE_PER_SEC_)",

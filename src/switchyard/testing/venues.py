@@ -40,7 +40,7 @@ from switchyard.domain.ids import (
 )
 from switchyard.domain.orders.amends import Amend
 from switchyard.domain.orders.order import STOPS, Order, OrderType, Side, TimeInForce
-from switchyard.domain.orders.reports import ExecutionReport
+from switchyard.domain.orders.reports import ExecutionReport, ReportStatus
 from switchyard.domain.values import ZERO
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
@@ -58,7 +58,7 @@ from switchyard.ports.venue import (
 )
 from switchyard.venue.bridge import SENDS, Bridge, Way
 from switchyard.venue.interface import Descriptor, HasQuotes, HasStatement, Meaning
-from switchyard.venue.kinds import Configuration, Kind, check_descriptor
+from switchyard.venue.kinds import Configuration, Kind, adapter_class, check_descriptor, check_parts
 from switchyard.venue.quotes import CONNECTIONS, VenueQuotes
 from switchyard.venue.transport import Transport
 
@@ -72,8 +72,15 @@ DELAY: Final = timedelta(seconds=1)
 CLOCK_ERROR: Final = timedelta(hours=1)
 REPORTS_MAX: Final = 100
 QUOTE_AGE_MAX_SECONDS: Final = 60.0
+# A GTD order that is not to end, and one that is; the shortest time that every venue's clock can tell apart.
+GTD_LASTS: Final = timedelta(days=1)
+GTD_SOON: Final = timedelta(seconds=3)
+# The case waits for the first; the other one is renewed long before it is over.
+SWITCH_SECONDS: Final = 2
+SWITCH_SECONDS_LONG: Final = 60
 PAGES_MAX: Final = 1_000
 _IS_OPEN: Final = ("WORKING", "PARTIALLY_FILLED")
+_UNFILLED: Final[tuple[ReportStatus, ...]] = ("CANCELED", "REJECTED", "EXPIRED")
 _VENUE: Final = VenueName("suite")
 
 
@@ -195,6 +202,24 @@ class Ages(Protocol):
         ...
 
 
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    """What the counterpart got of an order besides its terms."""
+
+    post_only: bool = False
+    reduce_only: bool = False
+    display_qty: Decimal | None = None
+    good_till: datetime | None = None
+
+
+@runtime_checkable
+class ShowsOrders(Protocol):
+    """A world that shows what it got, as it must for members that only some venues have."""
+
+    async def received(self, client_order_id: str) -> Received:
+        """What the newest order with this id asked for, by the counterpart's own record."""
+        ...
+
+
 class BrokenPromise(AssertionError):
     """The venue, or its adapter, does not keep what the descriptor declares."""
 
@@ -247,13 +272,16 @@ class Site:
         kind: OrderType = "LIMIT",
         time_in_force: TimeInForce | None = None,
         attempted_at: datetime | None = None,
+        lasts: timedelta = GTD_LASTS,
+        **wishes: object,
     ) -> Order:
-        """A buy order that is filled at once, or rests."""
+        """A buy order that is filled at once, or rests; `lasts`: of a GTD order; `wishes`: fields of the order."""
         instrument = instrument or self.world.instruments[0]
         price = instrument.resting if rests else instrument.marketable
         times = self.declared.capabilities.kinds.times_in_force
         client_id = self.new_id()
-        return Order(
+        time_in_force = time_in_force or ("GTC" if "GTC" in times else min(times))
+        order = Order(
             order_id=OrderId(f"ord_{client_id}"),
             account_id=AccountId("suite"),
             client_order_id=None,
@@ -261,7 +289,7 @@ class Site:
             symbol=instrument.symbol,
             side=_BUY,
             type=kind,
-            time_in_force=time_in_force or ("GTC" if "GTC" in times else min(times)),
+            time_in_force=time_in_force,
             qty=instrument.qty,
             price=None if kind in ("MARKET", "STOP") else price,
             stop_price=instrument.marketable if kind in STOPS else None,
@@ -276,7 +304,26 @@ class Site:
             accepted_at=attempted_at or self.clock.now(),
             updated_at=attempted_at or self.clock.now(),
             version=1,
+            # Venues have times to the second or the millisecond.
+            expires_at=(self.clock.now() + lasts).replace(microsecond=0) if time_in_force == "GTD" else None,
         )
+        return replace(order, **wishes)
+
+    async def received(self, order: Order) -> Received:
+        """What the world got of an order."""
+        if not isinstance(self.world, ShowsOrders):
+            raise BrokenPromise("the world must show what it got of an order: it needs the method `received`")
+        return await self.world.received(order.venue_client_order_id)
+
+    async def until_ended(self, order: Order, why: str, *statuses: ReportStatus) -> None:
+        """Wait until a report shows one of these ends of the order."""
+
+        async def has_ended() -> bool:
+            reports = [report for page in await self.pages() for report in page.reports]
+            ends = [one.status for one in reports if one.venue_client_order_id == order.venue_client_order_id]
+            return bool(ends) and ends[-1] in statuses
+
+        await until(has_ended, f"{why}: no report shows that the order is {' or '.join(statuses)}")
 
     async def rest(self, instrument: Instrument | None = None) -> Order:
         """Place an order that rests; it must be accepted."""
@@ -850,13 +897,7 @@ async def a_cancel_ends_an_order_and_its_copy_has_no_effect(site: Site) -> None:
     expect(isinstance(outcome, Accepted), f"a cancel of an open order led to {outcome}")
     again = await site.venue.cancel(order)
     expect(not isinstance(again, Unsent), f"a second cancel led to {again}")
-
-    async def is_reported() -> bool:
-        reports = [report for page in await site.pages() for report in page.reports]
-        ends = [one.status for one in reports if one.venue_client_order_id == order.venue_client_order_id]
-        return ends[-1:] == ["CANCELED"]
-
-    await until(is_reported, "no report shows that the order was canceled")
+    await site.until_ended(order, "a cancel", "CANCELED")
     await site.expect_executed(order, ZERO, "a canceled order")
 
 
@@ -924,6 +965,88 @@ async def cancel_all_leaves_no_open_order(site: Site) -> None:
     for order in orders:
         await site.fill(order.venue_client_order_id)
         await site.expect_executed(order, ZERO, "cancel_all")
+
+
+@_case(lambda descriptor: descriptor.capabilities.cancel_all_after)
+async def a_switch_that_is_not_renewed_cancels_every_open_order(site: Site) -> None:
+    """`cancel_all_after`; one that is renewed or switched off in time cancels nothing."""
+    switch, orders = site.venue.cancel_all_after, [await site.rest(each) for each in site.world.instruments]
+    ends_at = site.clock.monotonic() + 2 * SWITCH_SECONDS
+
+    async def is_over() -> bool:
+        return site.clock.monotonic() > ends_at
+
+    for seconds in (SWITCH_SECONDS, SWITCH_SECONDS_LONG, SWITCH_SECONDS, 0):
+        await switch(seconds)
+    await until(is_over, "its own time")
+    for order in orders:
+        found = await site.found(order) if _finds(site.declared) else None
+        status = "WORKING" if found is None else found.status
+        expect(status in _IS_OPEN, f"cancel_all_after: a switch that was switched off left the order {status}")
+    await switch(SWITCH_SECONDS)
+    for order in orders:
+        await site.until_ended(order, "cancel_all_after", "CANCELED")
+        await site.expect_executed(order, ZERO, "cancel_all_after")
+
+
+# Members of an order that only some venues have.
+
+
+@_case(lambda descriptor: descriptor.capabilities.post_only)
+async def a_post_only_order_rests_or_ends_and_never_trades_at_once(site: Site) -> None:
+    """`post_only`."""
+    plain, resting = await site.rest(), await site.taken(site.order(rests=True, post_only=True))
+    shown = (await site.received(plain)).post_only, (await site.received(resting)).post_only
+    expect(shown == (False, True), f"post_only: of a plain and a post-only order the world got {shown}")
+    crossing = site.order(post_only=True)
+    outcome = await site.venue.submit(crossing)
+    expect(isinstance(outcome, Accepted | VenueRejected), f"post_only: an order that would trade led to {outcome}")
+    if isinstance(outcome, Accepted):
+        await site.until_ended(crossing, "post_only: an order that would trade", *_UNFILLED)
+    await site.expect_executed(crossing, ZERO, "post_only: an order that would trade")
+
+
+@_case(lambda descriptor: descriptor.capabilities.reduce_only)
+async def a_reduce_only_order_opens_no_position(site: Site) -> None:
+    """`reduce_only`; the world has no position yet."""
+    order = site.order(venue_reduce_only=True)
+    outcome = await site.venue.submit(order)
+    expect(isinstance(outcome, Accepted | VenueRejected), f"reduce_only: an order without a position led to {outcome}")
+    if isinstance(outcome, Accepted):
+        expect((await site.received(order)).reduce_only, "reduce_only: the world got a plain order")
+        await site.until_ended(order, "reduce_only: an order without a position", *_UNFILLED)
+    await site.expect_executed(order, ZERO, "reduce_only: an order without a position")
+    plain = await site.taken(site.order())
+    expect(
+        not (await site.received(plain)).reduce_only, "reduce_only: of a plain order the world got a reduce-only one"
+    )
+
+
+@_case(lambda descriptor: descriptor.capabilities.display_qty)
+async def an_iceberg_order_shows_a_part_of_its_quantity(site: Site) -> None:
+    """`display_qty`."""
+    qty = site.world.instruments[0].qty
+    plain = await site.rest()
+    iceberg = await site.taken(site.order(rests=True, qty=2 * qty, display_qty=qty))
+    shown = (await site.received(plain)).display_qty, (await site.received(iceberg)).display_qty
+    expect(shown == (None, qty), f"display_qty: of a plain and an iceberg order the world got {shown}")
+    await site.world.fill(iceberg.venue_client_order_id)
+    await site.expect_executed(iceberg, 2 * qty, "display_qty: an iceberg order")
+
+
+@_case(lambda descriptor: "GTD" in descriptor.capabilities.kinds.times_in_force)
+async def a_gtd_order_ends_at_its_time(site: Site) -> None:
+    """`kinds`, GTD; and another one stays open."""
+    staying = await site.taken(site.order(rests=True, time_in_force="GTD"))
+    ending = await site.taken(site.order(rests=True, time_in_force="GTD", lasts=GTD_SOON))
+    for order in (staying, ending):
+        good_till = (await site.received(order)).good_till
+        expect(good_till == order.expires_at, f"GTD: of {order.expires_at} the world got {good_till}")
+    await site.until_ended(ending, "GTD", "EXPIRED")
+    await site.world.fill(ending.venue_client_order_id)
+    await site.expect_executed(ending, ZERO, "GTD: an order after its time")
+    await site.world.fill(staying.venue_client_order_id)
+    await site.expect_executed(staying, staying.qty, "GTD: an order before its time")
 
 
 # Reports, statements and quotes.
@@ -1072,6 +1195,9 @@ async def opened(world: World, kind: Kind, clock: Clock | None = None) -> AsyncI
 async def check(case: Case, world: World, kind: Kind) -> None:
     """Run one case in a fresh world; raises BrokenPromise."""
     check_descriptor(kind.descriptor, "the suite")
+    adapter = adapter_class(kind)
+    if adapter is not None:
+        check_parts(kind.descriptor, adapter, "the suite")
     await world.start()
     try:
         async with opened(world, kind) as site:

@@ -54,6 +54,7 @@ from switchyard.venue.interface import (
     AmendOrder,
     Answer,
     CancelOrder,
+    CancelsAfter,
     CancelsAll,
     Descriptor,
     Fill,
@@ -402,11 +403,20 @@ class Bridge:
 
     async def cancel_all(self) -> None:
         """Cancel every open order under our credentials; raises VenueUnavailable."""
-        adapter = self.adapter
-        assert isinstance(adapter, CancelsAll), "the descriptor declares `cancel_all`"
+        assert isinstance(self.adapter, CancelsAll), "the descriptor declares `cancel_all`"
         wire = self._wire(changes="everything")
+        await self._acknowledged(self.adapter.cancel_all(wire), wire)
+
+    async def cancel_all_after(self, seconds: int) -> None:
+        """Set the time of the venue's dead man's switch, 0 for none; raises VenueUnavailable."""
+        assert isinstance(self.adapter, CancelsAfter), "the descriptor declares `cancel_all_after`"
+        wire = self._wire(changes="everything")
+        await self._acknowledged(self.adapter.cancel_all_after(seconds, wire), wire)
+
+    async def _acknowledged(self, call: Awaitable[None], wire: HttpWire) -> None:
+        """Wait until the venue itself has acknowledged what concerns all orders; raises VenueUnavailable."""
         try:
-            await self._called(adapter.cancel_all(wire), wire)
+            await self._called(call, wire)
             self._check_answered(wire)
         except Exception as error:
             raise self._unavailable(error) from error

@@ -433,6 +433,18 @@ class CancelsAll(Protocol):
         ...
 
 
+@runtime_checkable
+class CancelsAfter(Protocol):
+    """An adapter whose venue has a dead man's switch: without a sign of life it cancels every open order."""
+
+    async def cancel_all_after(self, seconds: int, wire: Wire) -> None:
+        """Set the time after which the venue cancels all open orders of these credentials, in place of the one before.
+
+        0 switches it off. Return once the venue has acknowledged it.
+        """
+        ...
+
+
 class StatementLine(msgspec.Struct, frozen=True, kw_only=True):
     """One execution in the venue's books."""
 

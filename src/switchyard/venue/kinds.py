@@ -8,14 +8,22 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib.metadata import EntryPoint, entry_points
-from typing import Final, get_args
+from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import DIGEST_DIGITS_MIN, IdForm, VenueName, digest_digits
 from switchyard.ports.venue import Capabilities
-from switchyard.venue.interface import Adapter, Descriptor, Meaning
+from switchyard.venue.interface import (
+    Adapter,
+    CancelsAfter,
+    CancelsAll,
+    Descriptor,
+    HasQuotes,
+    HasStatement,
+    Meaning,
+)
 
 GROUP: Final = "switchyard.venues"
 # The longest client order id that any known venue takes; the core itself needs 32 characters at most.
@@ -84,7 +92,55 @@ def load_kind(name: str, setting: str) -> Kind:
     if not isinstance(kind, Kind) or kind.descriptor.kind != name:
         raise SettingError(setting, f"the entry point {name} of {points[name].value} is no Kind of that name")
     check_descriptor(kind.descriptor, setting)
+    adapter = adapter_class(kind)
+    if adapter is not None:
+        check_parts(kind.descriptor, adapter, setting)
     return kind
+
+
+# The parts that an adapter may leave out, by the names of their methods.
+_PARTS: Final[Mapping[str, Any]] = {
+    "quotes": HasQuotes,
+    "statement": HasStatement,
+    "cancel_all": CancelsAll,
+    "cancel_all_after": CancelsAfter,
+}
+# Those that are used only if the descriptor declares them.
+_DECLARED_PARTS: Final = ("cancel_all", "cancel_all_after")
+
+
+def adapter_class(kind: Kind) -> type | None:
+    """The class of the kind's adapters; None if `build` is a function that does not say which one it makes."""
+    if isinstance(kind.build, type):
+        return kind.build
+    try:
+        made = get_type_hints(kind.build).get("return")
+    except Exception:  # an annotation that cannot be evaluated here
+        return None
+    return made if isinstance(made, type) and made is not Adapter else None
+
+
+def parts_of(adapter: type) -> tuple[str, ...]:
+    """The optional parts that the class of an adapter has."""
+    return tuple(name for name, part in _PARTS.items() if issubclass(adapter, part))
+
+
+def check_parts(descriptor: Descriptor, adapter: type, setting: str) -> None:
+    """Raise SettingError for a part that is declared and missing, or that would never be used."""
+    offered = parts_of(adapter)
+    for name in _DECLARED_PARTS:
+        is_declared = getattr(descriptor.capabilities, name)
+        if is_declared and name not in offered:
+            raise SettingError(
+                setting, f"the descriptor of {descriptor.kind} declares `{name}`, and its adapter has no such method"
+            )
+        # Of a protocol, a setting declares what the broker behind it has.
+        if name in offered and not is_declared and not descriptor.states_rules:
+            raise SettingError(
+                setting,
+                f"the adapter of {descriptor.kind} has the method `{name}`, which would never be used: declare it in "
+                "the descriptor, or remove it",
+            )
 
 
 def check_descriptor(descriptor: Descriptor, setting: str) -> None:

@@ -55,6 +55,12 @@ SendState = Literal[
 ]
 
 
+SwitchState = Literal[
+    "set",  # the venue cancels all open orders unless the time is renewed
+    "not_set",  # the venue has not acknowledged it in time, so it may have cancelled them, or may never do so
+]
+
+
 class HealthRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker knows about a venue."""
 
@@ -67,6 +73,8 @@ class HealthRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reject_rate: float | None = None
     held: tuple[AccountId, ...] = ()
     """The accounts whose orders wait although the venue takes those of others."""
+    switch: SwitchState | None = None
+    """Of the venue's dead man's switch; none if it is not asked for."""
 
 
 class VenueState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -85,3 +93,7 @@ class VenueState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     burst: int | None
     latency_ms: float | None
     reject_rate: float | None
+    cancel_all_after_sec: int | None
+    """The time of the venue's dead man's switch (`VENUE_CANCEL_ALL_AFTER_`); none if it is not asked for."""
+    cancel_all_after: SwitchState | None
+    """None also if no worker has reported on it lately."""

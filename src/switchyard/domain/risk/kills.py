@@ -13,7 +13,7 @@ from switchyard.domain.orders.outbox import SETTLED, OrderState
 
 KillMode = Literal[
     "block",  # no new order is accepted
-    "reduce_only",  # only orders that a venue enforces as reduce-only; at present none is known to be such an order
+    "reduce_only",  # meant to let through what a venue enforces as reduce-only; at present nothing passes
 ]
 KillReason = Literal["KILL_SWITCH", "REDUCE_ONLY"]
 OrderFate = Literal[

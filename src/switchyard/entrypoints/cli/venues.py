@@ -1,11 +1,13 @@
 """`venues`: the state of the configured venues, the kinds that can be opened, and what an adapter declares."""
 
 import asyncio
+from collections.abc import Collection
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from switchyard.domain.errors import SettingError
@@ -72,8 +74,9 @@ def venues(
     console = output.console()
     console.print(venue_table(found))
     for each in found:
-        if each.reason is not None:
-            console.print(f"{each.venue}: {each.reason}", markup=False, highlight=False)
+        for line in (each.reason, switch_words(each)):
+            if line is not None:
+                console.print(f"{each.venue}: {line}", markup=False, highlight=False)
 
 
 @app.command("list")
@@ -92,12 +95,15 @@ def list_kinds(as_json: JsonOption = False) -> None:
 @app.command()
 def describe(kind: KindArgument, as_json: JsonOption = False) -> None:
     """Describe a kind of venue: what it guarantees, what follows for an order in doubt, and the sources."""
+    from switchyard.bootstrap.capabilities import offered_parts
+
     descriptor, source = _descriptor(kind)
+    parts = offered_parts(kind)
     if as_json:
-        output.print_json(descriptor)
+        output.print_json(msgspec.structs.asdict(descriptor) | {"codes": dict(descriptor.codes), "parts": parts})
         return
     console = output.console()
-    for line in [*described(descriptor, source), *_tried(kind)]:
+    for line in [*described(descriptor, source, parts), *_tried(kind)]:
         console.print(line, markup=False, highlight=False)
 
 
@@ -241,8 +247,8 @@ def _title(found: Descriptor | SettingError) -> str:
     return f"cannot be opened: {found}" if isinstance(found, SettingError) else found.title
 
 
-def described(descriptor: Descriptor, source: str) -> list[str]:
-    """The descriptor in words."""
+def described(descriptor: Descriptor, source: str, parts: Collection[str] | None = None) -> list[str]:
+    """The descriptor in words; `parts` are the optional methods of the adapter, None if they are not known."""
     lines = [f"{descriptor.kind}: {descriptor.title} (from {source})", ""]
     if descriptor.states_rules:
         lines += [
@@ -252,6 +258,7 @@ def described(descriptor: Descriptor, source: str) -> list[str]:
         ]
     lines += [f"- {sentence}" for sentence in (*_guarantees(descriptor.capabilities), _ids(descriptor.id_form))]
     lines += ["", "An order whose send had an unclear outcome:", f"- {_doubt(descriptor)}"]
+    lines += ["", "Optional parts:", *(f"- {sentence}" for sentence in _parts(parts))]
     for title, is_secret, setting in (("Options", False, "VENUE_OPTIONS_"), ("Secrets", True, "VENUE_SECRETS_")):
         options = [option for option in descriptor.options if option.is_secret == is_secret]
         if options:
@@ -310,10 +317,26 @@ def _guarantees(found: Capabilities) -> list[str]:
     sentences.append(f"Execution ids are unique per {found.execution_ids}.")
     kinds = f"{', '.join(sorted(found.kinds.types))}; {', '.join(sorted(found.kinds.times_in_force))}"
     sentences.append(f"Orders: {kinds}.")
+    members = {"postOnly": found.post_only, "reduceOnly": found.reduce_only, "displayQty": found.display_qty}
+    taken, rejected = ([name for name, has in members.items() if has is wanted] for wanted in (True, False))
+    if taken:
+        sentences.append(f"Orders may have {', '.join(taken)}.")
+    if rejected:
+        sentences.append(f"Orders with {', '.join(rejected)} are rejected.")
     if found.reduce_only:
         sentences.append("Orders that close a position are sent as reduce-only.")
     if found.cancel_all:
         sentences.append("All open orders can be cancelled with one request.")
+    if found.cancel_all_after:
+        sentences.append(
+            "It has a dead man's switch: it cancels all open orders unless the time is renewed "
+            "(VENUE_CANCEL_ALL_AFTER_<VENUE>)."
+        )
+    if found.cancel_on_disconnect:
+        sentences.append(
+            "It cancels open orders when a connection ends, also when Switchyard restarts; its reports end them here. "
+            "That must be accepted with VENUE_ACCEPT_CANCEL_ON_DISCONNECT_<VENUE>."
+        )
     return sentences
 
 
@@ -323,6 +346,28 @@ def _ids(form: IdForm) -> str:
     if form.is_uuid:
         return f"Client order ids are UUIDs, such as {example}."
     return f"Client order ids have at most {form.length_max} characters, such as {example}."
+
+
+def _parts(offered: Collection[str] | None) -> list[str]:
+    """What the adapter can be asked for besides orders and reports."""
+    if offered is None:
+        return ["They show only when an adapter is built: `build` does not say which class it makes."]
+    words = {
+        "quotes": ("quotes", "no quotes: market orders cannot be checked against its market"),
+        "statement": ("statement: the books can be compared with the venue", "no statement to compare the books with"),
+        "cancel_all": ("cancel_all: a kill of everything is one request", "no cancel_all: a kill cancels one by one"),
+        "cancel_all_after": ("cancel_all_after: a dead man's switch", "no cancel_all_after: no dead man's switch"),
+    }
+    return [has if name in offered else has_not for name, (has, has_not) in words.items()]
+
+
+def switch_words(found: VenueState) -> str | None:
+    """The state of the venue's dead man's switch, if it is asked for."""
+    if found.cancel_all_after_sec is None:
+        return None
+    states = {"set": "it is set", "not_set": "it is NOT set, see the log of the worker", None: "not reported lately"}
+    state = states[found.cancel_all_after]
+    return f"cancels all open orders {found.cancel_all_after_sec} s after the last renewal: {state}"
 
 
 def _doubt(descriptor: Descriptor) -> str:

@@ -25,6 +25,7 @@ from switchyard.domain.market.routing import Candidate, Route, Router, Wanted, p
 from switchyard.domain.orders.order import Order, OrderRequest, TakenOrders, lacking
 from switchyard.domain.orders.reasons import bounded_detail
 from switchyard.flow.commit.sequencer import Commit
+from switchyard.flow.health.dead_mans_switch import DeadMansSwitch
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.quotes import Quotes
@@ -297,6 +298,8 @@ class HealthBoard:
         """The venues that reject their credential, of those that this process sends to."""
         self.keep_pause: Callable[[VenueName], Awaitable[None]] = _keep_nothing
         """Stores the pause of a venue; set where pauses are kept."""
+        self.switches: dict[VenueName, DeadMansSwitch] = {}
+        """The dead man's switches that this process keeps set."""
         self.blocked: frozenset[VenueName] = frozenset()
         """The venues that get no orders: their breaker is not closed, or their credential is paused."""
         self.unheard: frozenset[VenueName] = frozenset()
@@ -328,13 +331,14 @@ class HealthBoard:
         breaker = self._breakers.get(venue)
         if breaker is None:
             return self._reported.get(venue)
-        quality = self._quality[venue]
+        quality, switch = self._quality[venue], self.switches.get(venue)
         return HealthRecord(
             breaker=breaker.state,
             reason=breaker.reason,
             faults=breaker.faults,
             latency_seconds=quality.latency_seconds,
             reject_rate=quality.reject_rate,
+            switch=None if switch is None else switch.state,
         )
 
     def pause_of(self, venue: VenueName) -> str | None:
@@ -553,7 +557,7 @@ class HealthWriter:
                 continue
             held = tuple(sorted(self._board.held(venue))[:HELD_MAX])
             record = replace(record, held=held) if held else record
-            shown = (record.breaker, record.reason, record.held)
+            shown = (record.breaker, record.reason, record.held, record.switch)
             before, written_at = self._written.get(venue, (None, float("-inf")))
             if shown != before or now - written_at >= REPEAT_SECONDS:
                 text = msgspec.json.encode(_Dated(self._clock.now(), record)).decode()
