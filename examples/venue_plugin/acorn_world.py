@@ -85,8 +85,14 @@ class AcornWorld:
         """By the broker's own log."""
         order = (await self._control(f"/control/{client_order_id}"))["order"]
         till = order["till"]
+        limit = order["limit"]
         return Received(
-            post_only=order["maker"], good_till=None if till is None else datetime.fromtimestamp(till / 1000, UTC)
+            symbol=order["pair"],
+            side="BUY" if order["dir"] == "B" else "SELL",
+            qty=Decimal(order["amount"]),
+            price=None if limit is None else Decimal(limit),
+            post_only=order["maker"],
+            good_till=None if till is None else datetime.fromtimestamp(till / 1000, UTC),
         )
 
     async def fill(self, client_order_id: str, qty: Decimal | None = None) -> None:

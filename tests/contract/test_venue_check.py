@@ -97,7 +97,7 @@ async def test_without_a_price_that_fills_nothing_is_executed(world: AcornWorld)
 @pytest.mark.parametrize(
     ("world", "claim", "text"),
     [
-        (("--forgets-closed",), "lookup: closed", "after 30 s the order is not found"),
+        (("--keeps-days=-1",), "lookup: closed", "after 30 s the order is not found"),
         (("--ignores-expiry",), "request_expiry", "a request that is 4 s old was carried out"),
     ],
     indirect=["world"],

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, get_args, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -96,6 +96,20 @@ class Instrument(msgspec.Struct, frozen=True, kw_only=True):
     """The limit price of a buy order that is filled at once."""
 
 
+class Received(msgspec.Struct, frozen=True, kw_only=True):
+    """What the counterpart got of an order, under its own names."""
+
+    symbol: str
+    side: Side
+    qty: Decimal
+    price: Decimal | None = None
+    stop_price: Decimal | None = None
+    post_only: bool = False
+    reduce_only: bool = False
+    display_qty: Decimal | None = None
+    good_till: datetime | None = None
+
+
 class World(Protocol):
     """A counterpart of the venue that the suite may break: a fake broker, or the venue's own server behind a proxy.
 
@@ -142,6 +156,10 @@ class World(Protocol):
 
     async def requests(self, client_order_id: str) -> int:
         """How many requests to place an order with this id have reached the counterpart."""
+        ...
+
+    async def received(self, client_order_id: str) -> Received:
+        """What the newest order with this id asked for, by the counterpart's own record."""
         ...
 
     async def fill(self, client_order_id: str, qty: Decimal | None = None) -> None:
@@ -199,24 +217,6 @@ class Ages(Protocol):
 
     async def age(self, by: timedelta) -> None:
         """Treat every order from now on as if it had been placed this much earlier."""
-        ...
-
-
-class Received(msgspec.Struct, frozen=True, kw_only=True):
-    """What the counterpart got of an order besides its terms."""
-
-    post_only: bool = False
-    reduce_only: bool = False
-    display_qty: Decimal | None = None
-    good_till: datetime | None = None
-
-
-@runtime_checkable
-class ShowsOrders(Protocol):
-    """A world that shows what it got, as it must for members that only some venues have."""
-
-    async def received(self, client_order_id: str) -> Received:
-        """What the newest order with this id asked for, by the counterpart's own record."""
         ...
 
 
@@ -311,9 +311,7 @@ class Site:
 
     async def received(self, order: Order) -> Received:
         """What the world got of an order."""
-        if not isinstance(self.world, ShowsOrders):
-            raise BrokenPromise("the world must show what it got of an order: it needs the method `received`")
-        return await self.world.received(order.venue_client_order_id)
+        return await self.world.received(to_venue(order.venue_client_order_id, self.declared.id_form))
 
     async def until_ended(self, order: Order, why: str, *statuses: ReportStatus) -> None:
         """Wait until a report shows one of these ends of the order."""
@@ -483,13 +481,19 @@ async def ids_that_differ_in_their_last_character_are_two_orders(site: Site) -> 
 
 
 @_case()
-async def every_declared_type_and_time_in_force_is_taken(site: Site) -> None:
+async def every_declared_type_and_time_in_force_is_taken_as_it_was_ordered(site: Site) -> None:
     """`kinds`; a market order only with a time in force that ends it."""
     kinds = site.declared.capabilities.kinds
     for order_type in sorted(kinds.types):
         ending = kinds.times_in_force & {"IOC", "FOK"} or kinds.times_in_force
         for time_in_force in sorted(ending if order_type == "MARKET" else kinds.times_in_force):
-            await site.taken(site.order(kind=order_type, time_in_force=time_in_force))
+            for side in get_args(Side):
+                order = site.order(kind=order_type, time_in_force=time_in_force, side=side)
+                await site.taken(order)
+                got = await site.received(order)
+                ours = order.symbol, order.side, order.qty, order.price, order.stop_price
+                theirs = got.symbol, got.side, got.qty, got.price, got.stop_price
+                expect(theirs == ours, f"a {order_type} {time_in_force} order of {ours} arrived as {theirs}")
 
 
 @_case(lambda descriptor: descriptor.capabilities.dedupe != "none")
@@ -1030,7 +1034,7 @@ async def an_iceberg_order_shows_a_part_of_its_quantity(site: Site) -> None:
     iceberg = await site.taken(site.order(rests=True, qty=2 * qty, display_qty=qty))
     shown = (await site.received(plain)).display_qty, (await site.received(iceberg)).display_qty
     expect(shown == (None, qty), f"display_qty: of a plain and an iceberg order the world got {shown}")
-    await site.world.fill(iceberg.venue_client_order_id)
+    await site.fill(iceberg.venue_client_order_id)
     await site.expect_executed(iceberg, 2 * qty, "display_qty: an iceberg order")
 
 
@@ -1043,9 +1047,9 @@ async def a_gtd_order_ends_at_its_time(site: Site) -> None:
         good_till = (await site.received(order)).good_till
         expect(good_till == order.expires_at, f"GTD: of {order.expires_at} the world got {good_till}")
     await site.until_ended(ending, "GTD", "EXPIRED")
-    await site.world.fill(ending.venue_client_order_id)
+    await site.fill(ending.venue_client_order_id)
     await site.expect_executed(ending, ZERO, "GTD: an order after its time")
-    await site.world.fill(staying.venue_client_order_id)
+    await site.fill(staying.venue_client_order_id)
     await site.expect_executed(staying, staying.qty, "GTD: an order before its time")
 
 
