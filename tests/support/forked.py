@@ -125,11 +125,12 @@ class Forked:
     def __init__(self, pid: int, status: socket.socket) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self._status = status
+        # Not the socket: where a garbage collection ends both, its warning may come first.
+        self._status = status.detach()
         self._reading = Lock()
 
     def __del__(self) -> None:
-        self._status.close()
+        os.close(self._status)
 
     def poll(self) -> int | None:
         return self._ended_within(0)
@@ -148,7 +149,7 @@ class Forked:
         if self.returncode is None and self._is_readable(seconds):
             with self._reading:
                 if self.returncode is None:
-                    code, processor_seconds = msgspec.msgpack.decode(self._status.recv(100), type=tuple[int, float])
+                    code, processor_seconds = msgspec.msgpack.decode(os.read(self._status, 100), type=tuple[int, float])
                     _ForkServer.processor_seconds += processor_seconds
                     self.returncode = code
         return self.returncode
