@@ -124,6 +124,7 @@ CODES: Final[Mapping[str, str]] = {
     "VENUE_BUSY": "the venue had no room for more orders",
     "RATE_LIMITED": "the venue asked us to slow down",
     "TURN_TIMEOUT": "the order before it in the same symbol was not sent in time",
+    "CREDENTIAL_PAUSED": "the venue rejected our credential, so it waited for one that works",
     "ATTEMPT_STALE": "our process was paused just before it would have sent it",
     "DEADLINE_PASSED": "its send deadline passed while it waited for its turn",
     "KILL_SWITCH": "a kill switch stopped it",
