@@ -1,5 +1,6 @@
 """Pauses of credentials: what an HTTP broker's answers lead to, and how processes share them, on every engine."""
 
+import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import AccountId
 from switchyard.domain.journal.changes import Change, Outcome
 from switchyard.flow.health.venues import HealthBoard, HealthReader, PauseKeeper, pause_name
-from switchyard.ports.venue import VenueRejected, VenueUnavailable
+from switchyard.ports.venue import Unsent, VenueRejected, VenueUnavailable
 from switchyard.settings import parse
 from switchyard.venue.bridge import VenueNames
 from switchyard.venue.credentials import ASK_SECONDS, TRIAL_MIN, Credential
@@ -32,6 +33,33 @@ async def test_401_and_403_pause_the_credential_of_a_broker_of_our_protocol(stat
         outcome = await venue.submit(ORDER)
         assert isinstance(outcome, VenueRejected) == (body == ERROR), "without a readable error the order is in doubt"
         assert venue.credential.reason is not None and f"HTTP {status}" in venue.credential.reason
+
+
+async def test_an_order_that_was_under_way_waits_for_a_credential_that_works() -> None:
+    async with scripted_server(reply(401, ERROR)) as server, a_venue(server.url, **NO_SPARES) as venue:
+        outcomes = [await venue.submit(ORDER) for _ in range(2)]
+        assert outcomes == [
+            VenueRejected("UNAUTHORIZED", "DENIED"),
+            Unsent("CREDENTIAL_PAUSED", "DENIED", bytes_sent=True),
+        ]
+
+
+async def test_an_order_that_went_with_the_old_secrets_is_sent_again_with_the_new_ones() -> None:
+    async def change(writer: asyncio.StreamWriter) -> None:
+        venue.credential.replace({})
+        writer.write(reply(401, ERROR))
+        await writer.drain()
+        writer.close()
+
+    async with scripted_server(change) as server, a_venue(server.url, **NO_SPARES) as venue:
+        assert await venue.submit(ORDER) == Unsent("CREDENTIAL_PAUSED", "DENIED", bytes_sent=True)
+        assert not venue.credential.is_paused
+
+
+async def test_without_deduplication_no_order_is_sent_again() -> None:
+    async with scripted_server(reply(401, ERROR)) as server, a_venue(server.url, "none", **NO_SPARES) as venue:
+        outcomes = [await venue.submit(ORDER) for _ in range(2)]
+        assert outcomes == [VenueRejected("UNAUTHORIZED", "DENIED")] * 2
 
 
 @pytest.mark.parametrize(

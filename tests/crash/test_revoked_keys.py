@@ -20,8 +20,6 @@ from tests.support.process import Process
 from tests.support.scripted_server import reply
 from tests.support.serving import serving
 
-# One attempt at a time: exactly one order meets the rejection.
-ONE_SLOT = {"OUTBOX_BATCH_SIZE": "1", "OUTBOX_PARALLELISM": "1"}
 ORDERS = 12
 
 
@@ -54,7 +52,7 @@ def keys(tmp_path: Path) -> Keys:
 
 @pytest.fixture
 def venue_settings(tmp_path: Path, world: AcornWorld, keys: Keys) -> dict[str, str]:
-    settings = acorn_settings(world.url, PYTHONPATH=plugin_path(tmp_path / "plugin"), **ONE_SLOT)
+    settings = acorn_settings(world.url, PYTHONPATH=plugin_path(tmp_path / "plugin"))
     del settings["VENUE_SECRETS_ACORN"]
     return {**settings, "VENUE_SECRETS_ACORN_FILE": str(keys.path)}
 
@@ -115,6 +113,7 @@ async def test_a_revoked_key_costs_one_order_and_a_new_one_trades_without_a_rest
     assert await post(session, process, "before") == (202, None), "a repeat gets its order"
     waiting = answers[202, None] - 1
     assert waiting > 0
+    # Those that were under way go back to the queue, so that one order alone has met it.
     await until_statuses(session, process, "FILLED", "REJECTED", "ACCEPTED")
     assert await counts(session, process) == Counter({"FILLED": 1, "REJECTED": 1, "ACCEPTED": waiting})
 
@@ -128,7 +127,7 @@ async def test_a_revoked_key_costs_one_order_and_a_new_one_trades_without_a_rest
     await until_placed(session, process, "late")
     orders = await until_all_final(session, process)
     assert Counter(order["status"] for order in orders) == Counter({"FILLED": waiting + 2, "REJECTED": 1})
-    assert await world.all_requests() == len(orders)
+    assert await world.all_requests() >= len(orders)
     executions = [json.loads(line)["what"] for line in world.log.read_text().splitlines()].count("traded")
     assert executions == waiting + 2
     assert "another secret" not in process.log and "second" not in process.log.replace("seconds", "")
@@ -222,9 +221,7 @@ async def test_the_token_of_a_broker_of_our_protocol_rotates_in_its_file(
     token = tmp_path / "token"
     token.write_text("first-token\n")
     async with serving(door.serve) as port:
-        settings = broker.client_settings(
-            VENUE_URL_SIM=f"http://127.0.0.1:{port}", VENUE_TOKEN_HEADER_SIM="X-Api-Key", **ONE_SLOT
-        )
+        settings = broker.client_settings(VENUE_URL_SIM=f"http://127.0.0.1:{port}", VENUE_TOKEN_HEADER_SIM="X-Api-Key")
         process = await cluster.process(**settings, VENUE_TOKEN_SIM_FILE=str(token)).start()
         await place(session, process, "before")
         await until_statuses(session, process, "FILLED")
@@ -248,7 +245,7 @@ async def test_accounts_with_keys_of_their_own_trade_with_them_and_one_that_is_r
 ) -> None:
     # The same broker, as far as the settings can tell; each process of it knows one key.
     worlds = {name: acorn_world(tmp_path / name) for name in ("a", "b")}
-    settings = {"SOR_VENUES": "acorn_a,acorn_b", "SOR_ACCOUNT_ROUTES": "demo=acorn_a,desk=acorn_b", **ONE_SLOT}
+    settings = {"SOR_VENUES": "acorn_a,acorn_b", "SOR_ACCOUNT_ROUTES": "demo=acorn_a,desk=acorn_b"}
     keys = {name: Keys(tmp_path / f"{name}.keys") for name in worlds}
     for name, world in worlds.items():
         await world.start()
@@ -261,18 +258,19 @@ async def test_accounts_with_keys_of_their_own_trade_with_them_and_one_that_is_r
         }
     try:
         process = await cluster.process(**settings, PYTHONPATH=plugin_path(tmp_path / "plugin")).start()
-        accounts = {"demo": "acorn_a", "desk": "acorn_b"}
-        for account in accounts:
+        for account in ("demo", "desk"):
             assert await post(session, process, "first", account) == (202, None)
+        await until(lambda: all(b"traded" in world.log.read_bytes() for world in worlds.values()))
         await worlds["b"].change_keys("new", "new secret")
 
-        async def is_paused() -> bool:
-            return (await post(session, process, "met", "desk"))[0] == 503 or await is_rejected("late")
+        assert await post(session, process, "met", "desk") == (202, None)
 
-        async def is_rejected(key: str) -> bool:
-            return await post(session, process, key, "desk") == (503, "CREDENTIAL_PAUSED")
+        async def is_paused() -> bool:
+            states = {each["venue"]: each["reason"] for each in (await get(session, process, "/venues"))["venues"]}
+            return states == {"acorn_a": None, "acorn_b": "CREDENTIAL_PAUSED"}
 
         await until(is_paused, lambda: process.log)
+        assert await post(session, process, "late", "desk") == (503, "CREDENTIAL_PAUSED")
         assert await post(session, process, "second", "demo") == (202, None)
         orders = await until_all_final(session, process)
         assert {order["venue"] for order in orders} == {"acorn_a"}

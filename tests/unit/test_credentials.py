@@ -6,10 +6,11 @@ from datetime import timedelta
 import pytest
 
 from switchyard.domain.orders.order import Order
-from switchyard.flow.health.venues import HealthBoard
+from switchyard.flow.health.venues import HealthBoard, VenueBreaker
 from switchyard.ports.venue import Accepted, SendOutcome, VenueRejected
 from switchyard.settings import parse
 from switchyard.telemetry.logs import configure_logs, mask_also, redactor
+from switchyard.telemetry.metrics import Metrics
 from switchyard.venue.credentials import ASK_SECONDS, TRIAL_MAX, TRIAL_MIN, Credential
 from tests.support.build import VENUE
 from tests.support.memory.clock import ManualClock
@@ -204,6 +205,26 @@ async def test_one_order_ends_and_those_behind_it_wait_however_long_and_are_sent
     trade.credential.note_message(1)
     await trade.run()
     assert sorted(trade.venue.sent) == sorted(ids)
+
+
+async def test_a_venue_that_is_hardly_asked_does_not_open_its_breaker_as_well() -> None:
+    site, health = Site(), HealthBoard()
+    breaker = VenueBreaker(VENUE, faults_max=3, pause=SECOND, clock=site.clock, metrics=Metrics())
+    health.watch([breaker])
+    health.watch_credentials({VENUE: site.credential})
+    site.reject()
+    assert (health.blocked, health.unheard) == (frozenset({VENUE}), frozenset())
+    for _ in range(10):
+        site.clock.advance(SECOND)
+        breaker.note_probe("it is paused")
+        breaker.note_reports("it is paused")
+    assert breaker.is_closed
+    site.ask("probe", answered=False)
+    site.ask("probe")
+    assert not health.blocked
+    for _ in range(3):
+        breaker.note_probe("no answer")
+    assert not breaker.is_closed
 
 
 async def test_an_order_with_a_send_deadline_expires_meanwhile() -> None:

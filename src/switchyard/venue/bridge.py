@@ -501,7 +501,11 @@ class Bridge:
             # Also if the answer may belong to another message: a pause denies nothing.
             code = wire.answer.code if isinstance(wire.answer, Refused) else "no code"
             status = wire.exchange.status if isinstance(wire.exchange, BrokerResponse) else 0
-            self.credential.note_unauthorized(f"HTTP {status}, {code}", version)
+            is_first = self.credential.note_unauthorized(f"HTTP {status}, {code}", version)
+            may_repeat = self.capabilities.dedupe != "none" and isinstance(outcome, VenueRejected)
+            if not is_first and may_repeat:
+                # It was under way when another one met the rejection, or the secrets changed: it is sent again.
+                outcome = Unsent("CREDENTIAL_PAUSED", bounded_detail(code), bytes_sent=True)
         elif isinstance(outcome, Accepted | VenueRejected) and wire.exchange is not None:
             self.credential.note_message(version)
         return outcome

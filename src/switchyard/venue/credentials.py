@@ -100,16 +100,20 @@ class Credential:
             return True
         return self._clock.monotonic() >= self._ask_at
 
-    def note_unauthorized(self, code: str, version: int) -> None:
-        """The venue rejects a message because of the credential, which had this version when it was sent."""
+    def note_unauthorized(self, code: str, version: int) -> bool:
+        """The venue rejects a message because of the credential, which had this version when it was sent.
+
+        Return whether that begins a pause: it was not known before, and the secrets are still the same.
+        """
         if version != self.version or self.is_paused:
-            return
+            return False
         wait = TRIAL_MIN
         if self.is_trial and self.pause is not None:
             wait = min(2 * self.pause.trial_wait, TRIAL_MAX)
         reason = bounded_detail(f"the venue rejects its credential ({code})") or ""
         self._begin(Pause(reason=reason, at=self._clock.now(), trial_wait=wait))
         log.critical("venue_credential_paused", venue=self.venue, code=bounded_detail(code))
+        return True
 
     def note_message(self, version: int) -> None:
         """The venue has answered a message that had this version, and not rejected its credential."""

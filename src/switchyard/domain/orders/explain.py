@@ -125,6 +125,7 @@ CODES: Final[Mapping[str, str]] = {
     "RATE_LIMITED": "the venue asked us to slow down",
     "TURN_TIMEOUT": "the order before it in the same symbol was not sent in time",
     "ATTEMPT_STALE": "our process was paused, or the order amended, just before it would have been sent",
+    "CREDENTIAL_PAUSED": "the venue rejected our credential, so it waited for one that works",
     "DEADLINE_PASSED": "its send deadline passed while it waited for its turn",
     "KILL_SWITCH": "a kill switch stopped it",
     "REPLACED": "an amend had put another order in its place at the venue",

@@ -25,9 +25,13 @@ UnsentCode = Literal[
     "ATTEMPT_STALE",  # the process was paused, or the order amended, between committing the attempt and sending it
     "DEADLINE_PASSED",  # the order's send deadline passed while the attempt waited for its turn
     "KILL_SWITCH",  # a kill was set after the attempt was committed and before it was sent
+    "CREDENTIAL_PAUSED",  # the venue rejected our credential for another message: this one waits for one that works
     "REPLACED",  # a cancel of an order that an amend has replaced at the venue: sent again under the new id
 ]
 """An attempt ended without a byte at the venue."""
+
+HELD_BACK: Final[frozenset[UnsentCode]] = frozenset({"ATTEMPT_STALE", "CREDENTIAL_PAUSED"})
+"""The order keeps its place among those of its account and symbol, and its tries; it is due again at once."""
 
 AmbiguousCode = Literal[
     "NETWORK_TIMEOUT",  # the request left, and no answer came in time

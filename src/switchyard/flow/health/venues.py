@@ -134,6 +134,8 @@ class VenueBreaker:
         """Whether it has just closed, and the venue has not answered an order since."""
         self.on_change: Callable[[], None] = _nothing
         """Called after it opens or closes."""
+        self.credential: Credential | None = None
+        """While it is paused, unanswered questions are no faults: the venue is hardly asked."""
         self._gauge.set(0)
 
     @property
@@ -204,6 +206,9 @@ class VenueBreaker:
 
     def note_probe(self, failure: str | None) -> None:
         """A probe has ended; `failure` says why it was not answered in time."""
+        if failure is not None and self.credential is not None and self.credential.is_paused:
+            self._good_probes = 0
+            return
         if failure is not None:
             self._probe_faults += 1
             self._good_probes = self._good_since_open = 0
@@ -234,11 +239,11 @@ class VenueBreaker:
 
     def note_reports(self, failure: str | None) -> None:
         """A read of reports has ended; `failure` says why it failed."""
-        if failure is None:
+        if failure is None or (self.credential is not None and self.credential.is_paused):
             self._unheard_since = None
         elif self._unheard_since is None:
             self._unheard_since, self._good_since_open = self._clock.monotonic(), 0
-        if failure is not None and self.is_closed:
+        if self._unheard_since is not None and failure is not None and self.is_closed:
             self._judge_reports(failure)
 
     def _judge_reports(self, failure: str = "no read of them succeeds") -> None:
@@ -312,8 +317,10 @@ class HealthBoard:
     def watch_credentials(self, credentials: Mapping[VenueName, Credential]) -> None:
         """Send nothing to the venues that reject their credential."""
         self._credentials = credentials
-        for credential in credentials.values():
+        for venue, credential in credentials.items():
             credential.on_change = self._note_change
+            if venue in self._breakers:
+                self._breakers[venue].credential = credential
 
     def watch(self, breakers: Iterable[VenueBreaker]) -> None:
         """Judge these venues from now on: this process sends to them."""

@@ -20,7 +20,7 @@ from switchyard.domain.journal.changes import Change, Committed, merged
 from switchyard.domain.orders.amends import is_stale
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import SETTLED, MayBeLost, OrderState, OutboxRow, never_lost
-from switchyard.domain.orders.reasons import DoubtCode, SendCode, described
+from switchyard.domain.orders.reasons import HELD_BACK, DoubtCode, SendCode, described
 from switchyard.domain.orders.reports import ExecutionReport
 from switchyard.flow.commit.groups import Answer, Decided, Decision, Failed, Positions
 from switchyard.flow.commit.sequencer import Sequencer, decide_all
@@ -248,9 +248,9 @@ class OutcomeWriter:
                     return decisions.record_doubt(state, row, code, None, now, detail=detail)
                 return decisions.record_rejected(state, row, code, now, detail=detail)
             case Unsent(code, detail, retry_after, bytes_sent):
-                if code == "ATTEMPT_STALE":
+                if code in HELD_BACK:
                     # It was not sent because of this process or its database: the venue is not known to be in trouble,
-                    # and an order that was never tried there does not run out of tries.
+                    # and an order that was never tried there does not run out of tries. Nor because of a credential.
                     retry_at, is_exhausted = now, False
                 if retry_after is not None:
                     retry_at = max(retry_at, now + retry_after)
@@ -289,7 +289,7 @@ class OutcomeWriter:
 
     def _would_be_too_late(self, order: Order, row: OutboxRow, code: SendCode, retry_at: datetime) -> bool:
         """Whether the order would end before its next attempt; one past its send deadline expires instead."""
-        if row.kind != "new" or code in ("ATTEMPT_STALE", "KILL_SWITCH") or decisions.is_past_deadline(order, retry_at):
+        if row.kind != "new" or code in (*HELD_BACK, "KILL_SWITCH") or decisions.is_past_deadline(order, retry_at):
             return False
         return retry_at >= self._retries.waits_since(order.accepted_at, row.venue) + self._retries.wait_max
 

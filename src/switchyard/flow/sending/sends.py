@@ -18,6 +18,7 @@ from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName
 from switchyard.domain.orders.amends import amend_of, is_stale
 from switchyard.domain.orders.order import Order
 from switchyard.domain.orders.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
+from switchyard.domain.orders.reasons import HELD_BACK
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.health.venues import HealthBoard
 from switchyard.flow.sending.lanes import Departures, HeldLanes, SendTicket
@@ -199,7 +200,7 @@ class Send(NamedTuple):
     @property
     def is_first(self) -> bool:
         """Whether the attempt is the order's first one to be sent, which keeps its place in the line."""
-        return self.row.kind == "new" and (self.row.attempt == 1 or self.row.last_error == "ATTEMPT_STALE")
+        return self.row.kind == "new" and (self.row.attempt == 1 or self.row.last_error in HELD_BACK)
 
     def is_late(self, now: datetime) -> bool:
         """Whether the order must not be sent any more."""
@@ -515,9 +516,13 @@ class Sends:
         if ticket is not None and not await ticket.comes_within(TURN_LIMIT.total_seconds()):
             return [Unsent("TURN_TIMEOUT")] * len(batch)
         is_stale = self._clock.monotonic() - min([send.begun_at for send in batch]) > TURN_LIMIT.total_seconds()
-        if venue.name in self._health.paused:
-            is_stale = True  # it would be rejected like the one that has shown it
-        if is_stale or (ticket is not None and ticket.would_pass) or True in [send.would_pass for send in batch]:
+        is_paused = venue.name in self._health.paused  # it would be rejected like the one that has shown it
+        if (
+            is_paused
+            or is_stale
+            or (ticket is not None and ticket.would_pass)
+            or True in [send.would_pass for send in batch]
+        ):
             # The credential was paused. Or the process was, or the commit took long: then the resolver may treat this
             # attempt as ended. Those behind it in the line wait too: all go back to the queue, and leave it in their
             # order.
@@ -525,7 +530,7 @@ class Sends:
                 ticket.hold_back()
                 for send in batch:
                     self._held_back.setdefault(send.line, {})[send.key] = send.row.seq
-            return [Unsent("ATTEMPT_STALE")] * len(batch)
+            return [Unsent("CREDENTIAL_PAUSED" if is_paused else "ATTEMPT_STALE")] * len(batch)
         if batch[0].row.kind != "new":
             return [await self._follow_up(batch[0], venue)]
         now = self._clock.now()
