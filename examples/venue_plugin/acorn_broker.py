@@ -61,6 +61,8 @@ class Broker:
         self.faults: Json = {}
         self.numbers: dict[str, bool] = {}
         """Of each numbered request: whether it has arrived. One that was asked about before that is never taken."""
+        self.sessions: list[str] = []
+        """The sessions that requests named, one after the other."""
         self.aged_ms = 0
         """By so much every order is older than its time says, for tests."""
         self.requests: dict[str, int] = {}
@@ -202,6 +204,8 @@ class Broker:
         wanted = hmac.new(self.options.secret.encode(), signed.encode() + raw, hashlib.sha256).hexdigest()
         if headers.get("acorn-key") != self.options.key or not hmac.compare_digest(headers["acorn-sign"], wanted):
             raise Refusal("BAD_SIGN")
+        if (session := headers.get("acorn-session")) and [session] != self.sessions[-1:]:
+            self.sessions.append(session)
         sent_at, window = int(headers["acorn-ms"]), int(headers["acorn-window"])
         if window > WINDOW_MAX_MS:
             raise Refusal("BAD_FIELD")
@@ -247,7 +251,7 @@ class Broker:
             for order in [one for one in self.orders if one["ref"] == wanted.get("fill") and one["state"] in LIVE]:
                 rest = Decimal(order["amount"]) - Decimal(order["done"])
                 self.trade(order, Decimal(wanted.get("amount", rest)), order["limit"] or MARKET[order["pair"]][1])
-            return {"faults": self.faults}
+            return {"faults": self.faults, "sessions": self.sessions}
         ref = target.rpartition("/")[2]
         done = sum((Decimal(one["done"]) for one in self.orders if one["ref"] == ref), Decimal())
         return {"executed": str(done), "requests": self.requests.get(ref, 0)}

@@ -83,6 +83,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         hop_hold=settings.hop_hold,
         request_expiry=settings.request_expiry,
         sequence_proof=settings.sequence_proof,
+        sessions=settings.sessions,
         cancel_all=settings.cancel_all,
         reduce_only=settings.reduce_only,
         execution_ids=settings.exec_id_scope,
@@ -99,6 +100,7 @@ _STRENGTHS: Final[Mapping[str, Sequence[object]]] = {
     "exec_id_scope": ("order", "symbol", "venue"),
     "request_expiry": (False, True),
     "sequence_proof": (False, True),
+    "sessions": ("exclusive", "shared"),
     "cancel_all": (False, True),
     "reduce_only": (False, True),
 }

@@ -77,6 +77,10 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
         case _:
             note_unasked = core.metrics.unasked_responses.labels(settings.name).inc
             venue = remote_venue(settings, core.clock, note_unasked=note_unasked)
+            if venue.capabilities.sessions == "exclusive":
+                core.exclusive[settings.name] = venue
+                stack.push_async_callback(venue.close)
+                return venue  # started by the worker that holds its session
     await venue.start()
     stack.push_async_callback(venue.close)
     return venue
@@ -253,6 +257,7 @@ def venue_state(settings: VenueSettings, gate: VenueGate | None, health: HealthB
         burst=None if settings.rate_per_sec is None else burst_of(settings),
         latency_ms=None if latency is None else round(latency * 1000, 1),
         reject_rate=None if rate is None else round(rate, 3),
+        session=None if record is None else record.session,
     )
 
 
@@ -262,6 +267,8 @@ def _send_state(gate: VenueGate | None, record: HealthRecord | None) -> tuple[Se
         return "unknown", "NOT_REPORTED", "no worker has reported on it lately"
     problem = None if gate is None else gate.problem
     if gate is not None and not gate.is_open:
+        if gate.stands_by:
+            return "closed", "NOT_SYNCHRONISED", "another worker holds its session"
         if problem is None:
             return "closed", "NOT_SYNCHRONISED", "its orders and reports are being read"
         return "closed", problem.code, problem.reason

@@ -1,12 +1,13 @@
 """How healthy a venue and a process are: the states of a venue and the checks behind `/health/ready`. Pure."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from decimal import Decimal
 from typing import Literal
 
 import msgspec
 
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import VenueName, WorkerId
 
 CheckName = Literal[
     "process", "journal", "worker", "venues", "books", "reconcile", "bus", "cache", "pdca", "disk", "clock"
@@ -55,6 +56,13 @@ SendState = Literal[
 ]
 
 
+class VenueSession(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Who holds the one session that a venue admits."""
+
+    worker: WorkerId
+    since: datetime
+
+
 class HealthRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker knows about a venue."""
 
@@ -65,6 +73,8 @@ class HealthRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Faults in a row."""
     latency_seconds: float | None = None
     reject_rate: float | None = None
+    session: VenueSession | None = None
+    """Of a venue that admits one session."""
 
 
 class VenueState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -83,3 +93,5 @@ class VenueState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     burst: int | None
     latency_ms: float | None
     reject_rate: float | None
+    session: VenueSession | None = None
+    """Of a venue that admits one session; None also if no worker holds it."""

@@ -65,6 +65,9 @@ def venues(
     for each in found:
         if each.reason is not None:
             console.print(f"{each.venue}: {each.reason}", markup=False, highlight=False)
+        if each.session is not None:
+            held = f"worker {each.session.worker} holds its session since {each.session.since:%Y-%m-%d %H:%M:%S} UTC"
+            console.print(f"{each.venue}: {held}", markup=False, highlight=False)
 
 
 @app.command("list")
@@ -181,6 +184,8 @@ def _guarantees(found: Capabilities) -> list[str]:
         sentences.append(f"An order appears within {_time(window)} after a send, or never.")
     if found.request_expiry:
         sentences.append("A request that arrives after that time is rejected by the venue itself.")
+    if found.sessions == "exclusive":
+        sentences.append("It admits one session: one worker at a time uses it, and the others stand by.")
     if found.sequence_proof:
         sentences.append("The venue can prove that it never received a message, which settles a doubt at once.")
     amend = {

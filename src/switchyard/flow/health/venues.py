@@ -18,7 +18,7 @@ from switchyard.domain.errors import OutcomeUnknown, Unavailable
 from switchyard.domain.ids import WHOLE, IdForm, VenueName, carries, digest_digits, narrowest
 from switchyard.domain.journal.changes import Change, Cursor
 from switchyard.domain.journal.facts import RouteFact
-from switchyard.domain.market.health import BreakerState, HealthRecord
+from switchyard.domain.market.health import BreakerState, HealthRecord, VenueSession
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.market.routing import Candidate, Route, Router, Wanted, preferred, ranked
 from switchyard.domain.orders.order import Order, OrderKinds, OrderRequest, lacking
@@ -231,6 +231,8 @@ class HealthBoard:
         """The venues whose breaker is not closed."""
         self.unheard: frozenset[VenueName] = frozenset()
         """Those of them that take cancels, because they only opened for want of reports."""
+        self.sessions: dict[VenueName, VenueSession] = {}
+        """The sessions that this process holds."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after a breaker has opened or closed."""
 
@@ -257,6 +259,7 @@ class HealthBoard:
             faults=breaker.faults,
             latency_seconds=quality.latency_seconds,
             reject_rate=quality.reject_rate,
+            session=self.sessions.get(venue),
         )
 
     def reason(self, venue: VenueName) -> str | None:
@@ -407,7 +410,16 @@ _decode = msgspec.json.Decoder(_Dated).decode
 class HealthWriter:
     """Writes what this worker knows; of several workers the last one counts."""
 
-    def __init__(self, board: HealthBoard, venues: Sequence[VenueName], commit: Commit, clock: Clock) -> None:
+    def __init__(
+        self,
+        board: HealthBoard,
+        venues: Sequence[VenueName],
+        commit: Commit,
+        clock: Clock,
+        is_used: Callable[[VenueName], bool] = lambda _: True,
+    ) -> None:
+        """`is_used`: whether this worker uses the venue now, and so knows how it answers."""
+        self._is_used = is_used
         self._board = board
         self._venues = venues
         self._commit = commit
@@ -427,7 +439,7 @@ class HealthWriter:
         """Write the records whose breaker has changed, or that are about to become stale; returns how many."""
         now, cursors = self._clock.monotonic(), []
         for venue in self._venues:
-            record = self._board.record(venue)
+            record = self._board.record(venue) if self._is_used(venue) else None
             if record is None:
                 continue
             shown = (record.breaker, record.reason)

@@ -52,7 +52,10 @@ class InlineFirstSend:
         lost_keys: LostKeys | None,
         newest: KnownState,
         clock: Clock,
+        any_lane: Container[VenueName] = (),
     ) -> None:
+        """`any_lane`: as in `Dispatcher.open_venue`."""
+        self._any_lane = any_lane
         self._newest = newest
         self._worker = worker
         self._sends = sends
@@ -89,7 +92,8 @@ class InlineFirstSend:
             if row.version != 1 or row.kind != "new" or row.status != "queued":
                 continue  # not a new order
             may_begin = may_begin and slots > 0 and free.get(row.venue, 0) > 0
-            may_begin = may_begin and row.lane in usable and row.lane not in self._waiting and row.lane not in queued
+            is_own = row.lane in usable or row.venue in self._any_lane
+            may_begin = may_begin and is_own and row.lane not in self._waiting and row.lane not in queued
             may_begin = may_begin and not self._sends.must_wait(line_of(change.orders[0]), row.lane)
             if not may_begin or not self._may_send(change, row, now):
                 queued.add(row.lane)  # those behind it in this group must not pass it
@@ -241,6 +245,8 @@ class Dispatcher:
         """The venues that were read; orders are sent to those of them whose breaker is closed."""
         self._open_at_read: frozenset[VenueName] = frozenset()
         """Those when the last page was read: it shows what they had reported by then."""
+        self._any_lane: set[VenueName] = set()
+        """Those of them that no other worker sends to: their rows of all lanes are sent from here."""
         self._locked: set[VenueName] = set()
         self._health = health or HealthBoard()
         self._rates = rates or VenueRates({}, clock, metrics)
@@ -298,6 +304,7 @@ class Dispatcher:
             lost_keys=lost_keys,
             newest=sequencer.states.order,
             clock=clock,
+            any_lane=self._any_lane,
         )
         sequencer.first_attempts = self.inline_first_send
         self._recovery = Recovery(
@@ -361,13 +368,18 @@ class Dispatcher:
     async def _due_page(self) -> list[Due]:
         """The rows that are due at venues with a free slot."""
         free, lanes = self._rates.ready(self._sends.free_by_venue(self._sendable)), self._lanes.filter()
-        if not free or lanes == []:
+        if not free or (lanes == [] and not self._any_lane):
             return []
         self._open_at_read = frozenset(self._open)
         limit, known = min(self._sends.free, sum(free.values())), self._sequencer.states.order
         self._waiting.begin_read()
         self._sends.begin_read()
-        page = await self._queries.due(self._clock.now(), limit, list(free), lanes, known=known)
+        shared = [venue for venue in free if lanes != [] and venue not in self._any_lane]
+        own = [venue for venue in free if venue in self._any_lane]
+        now = self._clock.now()
+        page = await self._queries.due(now, limit, shared, lanes, known=known) if shared else []
+        if own and len(page) < limit:
+            page += await self._queries.due(now, limit - len(page), own, None, known=known)
         is_complete = len(page) < limit and len(free) == len(self._open)
         self._waiting.note_read((due.row.lane for due in page if due.row.kind == "new"), is_complete=is_complete)
         self._dequeued["success" if page else "empty"].inc()
@@ -388,7 +400,8 @@ class Dispatcher:
                 continue  # it would be held back, attempt after attempt, until the ones before it are recorded
             if due.row.kind == "new" and line_of(due.state.order) in moving:
                 continue  # one before it in its line may be among those
-            if len(claims) < slots and free.get(due.row.venue, 0) and due.row.lane in usable:
+            is_own = due.row.lane in usable or due.row.venue in self._any_lane
+            if len(claims) < slots and free.get(due.row.venue, 0) and is_own:
                 free[due.row.venue] -= 1
                 claims.append(due)
         return claims
@@ -401,15 +414,30 @@ class Dispatcher:
     def _sendable(self) -> Collection[VenueName]:
         return self._open - self._health.blocked if self._health.blocked else self._open
 
-    def open_venue(self, venue: VenueName) -> None:
-        """Send to this venue from now on; called once its open orders and reports have been read."""
+    @property
+    def worker(self) -> WorkerId:
+        """The worker in whose name attempts are committed."""
+        return self._worker
+
+    def open_venue(self, venue: VenueName, *, any_lane: bool = False) -> None:
+        """Send to this venue from now on; called once its open orders and reports have been read.
+
+        `any_lane`: no other worker sends to it.
+        """
         self._open.add(venue)
+        if any_lane:
+            self._any_lane.add(venue)
         self._locked.discard(venue)
 
     def close_venue(self, venue: VenueName) -> None:
         """Begin no more attempts at this venue, and move none of its orders; those under way end by themselves."""
         self._open.discard(venue)
         self._locked.add(venue)
+
+    def leave_venue(self, venue: VenueName) -> None:
+        """Begin no more attempts at this venue: another worker may send to it."""
+        self._open.discard(venue)
+        self._any_lane.discard(venue)
 
     def owns(self, lane: int) -> bool:
         """Whether this worker sends the orders of the lane; while it holds no lane yet, it may be any."""
