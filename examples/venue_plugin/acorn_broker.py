@@ -65,6 +65,8 @@ class Broker:
         """Whether the key has the permission to send more than questions."""
         self.numbers: dict[str, bool] = {}
         """Of each numbered request: whether it has arrived. One that was asked about before that is never taken."""
+        self.sessions: list[str] = []
+        """The sessions that requests named, one after the other."""
         self.aged_ms = 0
         """By so much every order is older than its time says, for tests."""
         self.requests: dict[str, int] = {}
@@ -251,6 +253,8 @@ class Broker:
             raise Refusal("BAD_SIGN")
         if method == "POST" and not self.may_trade:
             raise Refusal("BAD_SIGN")
+        if (session := headers.get("acorn-session")) and [session] != self.sessions[-1:]:
+            self.sessions.append(session)
         sent_at, window = int(headers["acorn-ms"]), int(headers["acorn-window"])
         if window > WINDOW_MAX_MS:
             raise Refusal("BAD_FIELD")
@@ -302,7 +306,7 @@ class Broker:
             for order in [one for one in self.orders if one["ref"] == wanted.get("fill") and one["state"] in LIVE]:
                 rest = Decimal(order["amount"]) - Decimal(order["done"])
                 self.trade(order, Decimal(wanted.get("amount", rest)), order["limit"] or MARKET[order["pair"]][1])
-            return {"faults": self.faults}
+            return {"faults": self.faults, "sessions": self.sessions}
         ref = target.rpartition("/")[2]
         done = sum((Decimal(one["done"]) for one in self.orders if one["ref"] == ref), Decimal())
         counts = {"requests": self.requests.get(ref, 0), "all": sum(self.requests.values())}

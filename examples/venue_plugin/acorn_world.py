@@ -152,6 +152,11 @@ class AcornWorld:
         """The next request that is signed and no message."""
         await self.fault("question", [status, body.decode()])
 
+    async def sessions(self) -> list[str]:
+        """The sessions that requests named, one after the other."""
+        found: list[str] = (await self._control("/control", {}))["sessions"]
+        return found
+
     async def age(self, by: timedelta) -> None:
         """All orders, for the lookups of this process."""
         await self._control("/control", {"age_ms": by / timedelta(milliseconds=1)})

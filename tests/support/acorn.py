@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from typing import Literal
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -59,7 +61,9 @@ def plugin_path(folder: Path) -> str:
     metadata = folder / "acorn_venue-0.1.0.dist-info"
     metadata.mkdir(parents=True, exist_ok=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: acorn-venue\nVersion: 0.1.0\n")
-    (metadata / "entry_points.txt").write_text("[switchyard.venues]\nacorn = acorn_venue:KIND\n")
+    (metadata / "entry_points.txt").write_text(
+        "[switchyard.venues]\nacorn = acorn_venue:KIND\nacorn-session = tests.support.acorn:EXCLUSIVE\n"
+    )
     return ":".join(map(str, (ROOT / "src", ROOT, FOLDER, folder)))
 
 
@@ -111,3 +115,29 @@ def numbered(adapter: type[NumberedAcorn] = NumberedAcorn) -> Kind:
     """The kind with numbered requests."""
     capabilities = replace(KIND.descriptor.capabilities, sequence_proof=True)
     return replace(KIND, descriptor=replace(KIND.descriptor, capabilities=capabilities), build=adapter)
+
+
+class SessionAcorn(AcornAdapter):
+    """Names its session in each request, as a connection does; quotes are read without one."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        super().__init__(configuration)
+        self._session: str | None = None
+
+    async def open(self) -> None:
+        self._session = str(uuid4())
+
+    def _signed(self, method: Literal["GET", "POST"], path: str, at: datetime, content: bytes | None = None) -> Request:
+        request = super()._signed(method, path, at, content)
+        session = {} if self._session is None else {"Acorn-Session": self._session}
+        return replace(request, headers={**request.headers, **session})
+
+
+EXCLUSIVE = Kind(
+    descriptor=replace(
+        KIND.descriptor,
+        kind="acorn-session",
+        capabilities=replace(KIND.descriptor.capabilities, sessions="exclusive"),
+    ),
+    build=SessionAcorn,
+)

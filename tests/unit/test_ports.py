@@ -30,6 +30,7 @@ from switchyard.adapters.pdca.requests import SqlRequests
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.pdca.strategies import SqlStrategies
 from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.postgres.liveness import PostgresVenueSessions
 from switchyard.adapters.postgres.migrations import PostgresRebuild
 from switchyard.adapters.postgres.queries import (
     PostgresOrderDump,
@@ -42,6 +43,7 @@ from switchyard.adapters.redis.installation import RedisHead, RedisLease
 from switchyard.adapters.redis.limits import RedisBuckets, RedisRate
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.journal import SqliteTime
+from switchyard.adapters.sqlite.liveness import SqliteVenueSessions
 from switchyard.adapters.sqlite.migrations import SqliteRebuild
 from switchyard.adapters.sqlite.queries import SqliteOrderDump, SqliteOutboxListing
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
@@ -68,7 +70,7 @@ from switchyard.ports.cache import Cache, CacheWatch, SharedRate, TokenBuckets
 from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.files import AuditFile, Disks
 from switchyard.ports.journal import DatabaseTime, Epochs, HeadFile, Journal, Lease, Liveness, ReaderLock
-from switchyard.ports.outbox import Lanes, OutboxListing, OutboxQueries
+from switchyard.ports.outbox import Lanes, OutboxListing, OutboxQueries, VenueSessions
 from switchyard.ports.queries import Accounts, Exposures, KeyStore, Kills, OrderDump, Queries, Reservations
 from switchyard.ports.quotes import QuoteFeed, QuoteLookup, Quotes, QuoteSource
 from switchyard.ports.strategies import (
@@ -81,7 +83,7 @@ from switchyard.ports.strategies import (
     StrategyRegistry,
 )
 from switchyard.ports.tracing import Span, Tracer
-from switchyard.ports.venue import CancelAllAfter, HasClock, MassCancel, Venue, VenueStatement
+from switchyard.ports.venue import CancelAllAfter, HasClock, MassCancel, ProvesUnreceived, Venue, VenueStatement
 from switchyard.telemetry.metrics import CacheMetrics
 from switchyard.venue.bridge import Bridge
 from switchyard.venue.quotes import VenueQuotes
@@ -114,6 +116,7 @@ livenesses: list[type[Liveness]] = [MemoryLiveness]
 spans: list[type[Span]] = [OtlpSpan]
 tracers: list[type[Tracer]] = [OtlpTracer]
 lanes: list[type[Lanes]] = [MemoryLanes]
+venue_sessions: list[type[VenueSessions]] = [SqliteVenueSessions, PostgresVenueSessions]
 relay_leases: list[type[RelayLeases]] = [MemoryRelayLeases]
 publishers: list[type[Publisher]] = [KafkaPublisher]
 kills: list[type[Kills]] = [MemoryKills]
@@ -121,6 +124,7 @@ accounts: list[type[Accounts]] = [MemoryAccounts]
 mass_cancels: list[type[MassCancel]] = [Bridge]
 switches: list[type[CancelAllAfter]] = [Bridge]
 venue_clocks: list[type[HasClock]] = [Bridge]
+proving_venues: list[type[ProvesUnreceived]] = [Bridge]
 token_buckets: list[type[TokenBuckets]] = [MemoryBuckets, RedisBuckets]
 rebuild_targets: list[type[RebuildTarget]] = [MemoryRebuild, SqliteRebuild, PostgresRebuild]
 order_dumps: list[type[OrderDump]] = [MemoryOrderDump, SqliteOrderDump, PostgresOrderDump]

@@ -47,6 +47,7 @@ def test_the_guide_explains_every_meaning_of_a_code_and_every_strength() -> None
         "lookup",
         "lookup_keeps",
         "sequence_proof",
+        "sessions",
         "acceptance_window",
         "request_expiry",
         "execution_ids",

@@ -124,6 +124,7 @@ def test_two_distributions_must_not_bring_the_same_kind(installed: list[EntryPoi
         ({"lookup": "none"}, {"lookup": "none"}),
         ({"window_sec": "5"}, {"acceptance_window": timedelta(seconds=5)}),
         ({"window_sec": ""}, {"acceptance_window": None}),
+        ({"sessions": "exclusive"}, {"sessions": "exclusive"}),
         ({"lookup_keeps_sec": "3600"}, {"lookup_keeps": timedelta(hours=1)}),
         ({"lookup_keeps_sec": "7200"}, {"lookup_keeps": timedelta(hours=2)}),
         ({"hop_hold_sec": "2"}, {"hop_hold": timedelta(seconds=2)}),

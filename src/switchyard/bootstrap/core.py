@@ -37,6 +37,7 @@ from switchyard.ports.clock import Clock, boot_seconds
 from switchyard.ports.venue import Venue
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
+from switchyard.venue.bridge import Bridge
 from switchyard.venue.credentials import Credential
 
 if TYPE_CHECKING:
@@ -189,6 +190,8 @@ class Core:
         self.catalogue = Catalogue(settings.instruments, allows_unlisted=settings.unlisted_symbols == "allow")
         self.venues: dict[VenueName, Venue] = {}
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
+        self.exclusive: dict[VenueName, Bridge] = {}
+        """Those of them that admit one session: started by the worker that holds it."""
         self.quotes = QuoteBoard(self.clock, self.metrics, age_max=settings.quote_age_max)
         """Gets its sources from `open_quotes`."""
         self.health = HealthBoard()

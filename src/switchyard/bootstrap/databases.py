@@ -39,7 +39,7 @@ from switchyard.flow.sending.operator import Decider, declared, declared_name, e
 from switchyard.ports.bus import RelayLeases
 from switchyard.ports.clock import Clock, boot_seconds, fresh_ulid
 from switchyard.ports.journal import DatabaseTime, Epochs, Head, HeadFile, Journal, Liveness
-from switchyard.ports.outbox import Lanes, OutboxListing, OutboxQueries
+from switchyard.ports.outbox import Lanes, OutboxListing, OutboxQueries, VenueSessions
 from switchyard.ports.queries import Accounts, Exposures, KeyStore, Kills, OrderDump, Queries, Reservations
 from switchyard.ports.strategies import StrategyOrders
 from switchyard.settings import Settings, journal_key
@@ -228,6 +228,10 @@ class Database(Protocol):
     @property
     def lanes(self) -> Lanes:
         """Which worker owns which lanes."""
+
+    @property
+    def sessions(self) -> VenueSessions:
+        """Which worker holds the session of a venue that admits one."""
 
     @property
     def relay_leases(self) -> RelayLeases:

@@ -134,6 +134,10 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
             note_unasked = core.metrics.unasked_responses.labels(settings.name).inc
             credential = core.credentials[settings.name]
             venue = remote_venue(settings, core.clock, note_unasked=note_unasked, credential=credential)
+            if venue.capabilities.sessions == "exclusive":
+                core.exclusive[settings.name] = venue
+                stack.push_async_callback(venue.close)
+                return venue  # started by the worker that holds its session
     await venue.start()
     stack.push_async_callback(venue.close)
     return venue
@@ -336,6 +340,7 @@ def venue_state(settings: VenueSettings, gate: VenueGate | None, health: HealthB
         reject_rate=None if rate is None else round(rate, 3),
         cancel_all_after_sec=settings.cancel_all_after,
         cancel_all_after=None if record is None else record.switch,
+        session=None if record is None else record.session,
     )
 
 
@@ -349,6 +354,8 @@ def _send_state(
         return "unknown", "NOT_REPORTED", "no worker has reported on it lately"
     problem = None if gate is None else gate.problem
     if gate is not None and not gate.is_open:
+        if gate.stands_by:
+            return "closed", "NOT_SYNCHRONISED", "another worker holds its session"
         if problem is None:
             return "closed", "NOT_SYNCHRONISED", "its orders and reports are being read"
         return "closed", problem.code, problem.reason

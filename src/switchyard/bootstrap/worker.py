@@ -1,6 +1,7 @@
 """The stages of a worker: send from the outbox, resolve doubt, and per venue synchronise, record reports and sweep."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
@@ -12,6 +13,7 @@ from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.bootstrap.databases import lookup_decides
 from switchyard.bootstrap.venues import clock_offset_of, open_rates, venue_id_forms
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId, tag_of
+from switchyard.domain.market.health import VenueSession
 from switchyard.flow.executions.record import GapWatch, Recorder
 from switchyard.flow.executions.strays import VenueGate
 from switchyard.flow.executions.sync import StrayRecall, Sweeper, VenueSync
@@ -33,6 +35,9 @@ from switchyard.ports.venue import CancelAllAfter, HasClock, MassCancel, Venue
 from switchyard.settings import VenueSettings
 
 log = structlog.get_logger()
+
+# How soon a worker that stands by takes the session of one that is gone: below the send deadline of an IOC order.
+SESSION_SECONDS = 0.5
 
 
 async def start_worker(core: Core, stack: AsyncExitStack) -> None:
@@ -81,7 +86,9 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     core.supervisor.start(stack, "kill cancels", cancels.run)
     core.supervisor.start(stack, "sent ids", sent_ids.run)
     if core.settings.database_url is not None:  # otherwise no other process can read it
-        writer = HealthWriter(core.health, core.settings.venue_names, core.sequencer.commit, core.clock)
+        writer = HealthWriter(
+            core.health, core.settings.venue_names, core.sequencer.commit, core.clock, partial(_is_used, core)
+        )
         core.supervisor.start(stack, "venue health", writer.run)
     amends = LostAmends(
         restored_seq=await restored_seq(core.database.journal),
@@ -96,10 +103,55 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
         _start_switch(core, venue, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
         copies[venue.name] = await _copy_watch(core, venue)
-        watch = _start_resolver(core, venue, copies[venue.name], amends, lost_keys, stack)
-        core.supervisor.start(stack, f"copies {venue.name}", copies[venue.name].run)
-        follow = partial(_follow, core, venue, watch, copies[venue.name], amends)
-        core.supervisor.start(stack, f"venue {venue.name}", follow)
+        start = partial(_start_venue, core, venue, copies[venue.name], amends, lost_keys)
+        if venue.name in core.exclusive:
+            hold = partial(_hold_session, core, venue.name, dispatcher, start)
+            core.supervisor.start(stack, f"session {venue.name}", hold)
+        else:
+            await core.database.sessions.share(venue.name)
+            start(stack)
+
+
+def _start_venue(
+    core: Core, venue: Venue, copies: CopyWatch, amends: LostAmends, lost_keys: LostKeys, stack: AsyncExitStack
+) -> None:
+    """Watch the venue, settle its doubts and record its reports, until the stack unwinds."""
+    watch = _start_resolver(core, venue, copies, amends, lost_keys, stack)
+    core.supervisor.start(stack, f"copies {venue.name}", copies.run)
+    core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, watch, copies, amends))
+
+
+async def _hold_session(
+    core: Core, name: VenueName, dispatcher: Dispatcher, start: Callable[[AsyncExitStack], None]
+) -> None:
+    """Use a venue that admits one session for as long as this worker holds it; stand by otherwise.
+
+    On shutdown the venue stays open until its sends are drained; closing the database releases the session.
+    """
+    sessions, gate, bridge = core.database.sessions, core.gates[name], core.exclusive[name]
+    while True:
+        if not await sessions.take(name, dispatcher.worker):
+            gate.stand_by()
+            await asyncio.sleep(SESSION_SECONDS)
+            continue
+        log.warning("venue_session_taken", venue=name, worker=dispatcher.worker)
+        core.health.sessions[name] = VenueSession(worker=dispatcher.worker, since=core.clock.now())
+        gate.begin()
+        await bridge.start()
+        async with AsyncExitStack() as stages:
+            start(stages)
+            await sessions.lost(name)
+            # First of all nothing more leaves: another worker may hold the session by now.
+            dispatcher.leave_venue(name)
+            del core.health.sessions[name]
+            await bridge.close()
+            gate.stand_by()
+            log.error("venue_session_lost", venue=name, worker=dispatcher.worker)
+        await sessions.release(name)
+
+
+def _is_used(core: Core, venue: VenueName) -> bool:
+    return venue not in core.exclusive or venue in core.health.sessions
 
 
 def _start_switch(core: Core, venue: Venue, stack: AsyncExitStack) -> None:
@@ -142,7 +194,7 @@ def _mass_cancels(core: Core) -> dict[VenueName, MassCancel]:
     return {
         name: venue
         for name, venue in core.venues.items()
-        if isinstance(venue, MassCancel) and venue.capabilities.cancel_all
+        if isinstance(venue, MassCancel) and venue.capabilities.cancel_all and _is_used(core, name)
     }
 
 
@@ -238,7 +290,7 @@ async def _start_dispatcher(
 
 def _gate(core: Core, venue: VenueName, dispatcher: Dispatcher) -> VenueGate:
     def open_venue() -> None:
-        dispatcher.open_venue(venue)
+        dispatcher.open_venue(venue, any_lane=venue in core.exclusive)
         core.wakes.dispatch.notify()
 
     return VenueGate(

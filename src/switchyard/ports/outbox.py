@@ -36,6 +36,25 @@ def nothing_known(_order_id: OrderId) -> None:
     """For a caller without states in memory."""
 
 
+class VenueSessions(Protocol):
+    """Which worker holds the session of a venue that admits one (`Capabilities.sessions`).
+
+    The holder's name is a row that the append compares: an attempt of another worker at the venue is a conflict.
+    """
+
+    async def take(self, venue: VenueName, worker: WorkerId) -> bool:
+        """Take the session for the worker, if no live process holds it; true if this process holds it already."""
+
+    async def lost(self, venue: VenueName) -> None:
+        """Return as soon as this process cannot be sure any more that it holds the session."""
+
+    async def release(self, venue: VenueName) -> None:
+        """Let another worker have the session."""
+
+    async def share(self, venue: VenueName) -> None:
+        """Forget the last holder: every worker may use the venue now."""
+
+
 class OutboxCount(msgspec.Struct, frozen=True):
     """Number and oldest creation time of the unfinished outbox rows of one status."""
 

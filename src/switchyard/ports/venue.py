@@ -28,6 +28,10 @@ AmendMode = Literal[
     "none",
 ]
 ProbeResult = Literal["answered", "busy"]
+Sessions = Literal[
+    "shared",  # every worker may use the venue at the same time
+    "exclusive",  # it admits one session: one worker at a time sends to it, asks it and reads its reports
+]
 
 # The longest time that one call of `submit`, `submit_many`, `amend` or `cancel` may take: 2 s to connect, 5 s for the
 # response.
@@ -74,6 +78,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     The window must count from the attempt (the order's `updated_at`), not from the moment a paused sender resumes.
     """
+    sessions: Sessions = "shared"
+    """How many workers may use the venue at the same time under our credentials."""
     execution_ids: ExecutionIdScope = "venue"
     """The scope in which an execution id is unique."""
     batch_max: int = 1

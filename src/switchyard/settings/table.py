@@ -215,6 +215,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     window: timedelta | None
     request_expiry: bool
     sequence_proof: bool
+    sessions: Literal["shared", "exclusive"]
     cancel_all: bool
     amend: Literal["in_place", "cancel_replace", "none"]
     reduce_only: bool
@@ -330,6 +331,9 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_SEQUENCE_PROOF_", "sequence_proof", "false", parse.flag,
             "Whether the adapter's proof that the venue never received a message settles a doubt at once, if its descriptor "
             "has it. `false` turns it off: a doubt then needs its waiting time."),
+    Setting("VENUE_SESSIONS_", "sessions", "shared", parse.choice("shared", "exclusive"),
+            "Broker: `exclusive` lets one worker at a time use it, as for a venue that admits one session under our "
+            "credentials; the others stand by."),
     Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", parse.seconds(0, 31_536_000),
             "Broker: seconds for which it recognises a repeated id, with `VENUE_DEDUPE_` `ttl`. Within this time, less a "
             "tenth and the time that a send can take, the process that made the first attempt resends without a lookup."),

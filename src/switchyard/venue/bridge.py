@@ -203,6 +203,7 @@ class Bridge:
             Transport(way.url, pool, note_unasked=way.note_unasked) for pool in (way.sends, way.queries)
         )
         self._response_seconds = response_seconds
+        self._is_started = False
         self._rules = AnswerRules(
             codes={**descriptor.codes, **codes},
             members=descriptor.members,
@@ -216,12 +217,16 @@ class Bridge:
 
     async def start(self) -> None:
         """Open connections ahead of the first order."""
+        self._is_started = True
         await self._sends.start()
         await self._queries.start()
         await self.adapter.open()
 
     async def close(self) -> None:
-        """Close every connection; sends in flight end in doubt."""
+        """Close every connection; sends in flight end in doubt. May be started again."""
+        if not self._is_started:
+            return
+        self._is_started = False
         await self.adapter.close()
         await self._sends.close()
         await self._queries.close()

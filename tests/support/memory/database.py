@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from switchyard.adapters.sqlite.liveness import SqliteVenueSessions
 from switchyard.ports.clock import Clock
 from tests.support.memory.accounts import MemoryAccounts
 from tests.support.memory.database_time import MemoryTime
@@ -27,6 +28,7 @@ class MemoryDatabase:
         self.liveness = MemoryLiveness()
         self.relay_leases = MemoryRelayLeases()
         self.lanes = MemoryLanes(self.liveness, clock)
+        self.sessions = SqliteVenueSessions()  # one process here, too
         self.keys = MemoryKeyStore(self.journal)
         self.time = MemoryTime(self.journal, clock)
 

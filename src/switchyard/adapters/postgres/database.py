@@ -5,7 +5,12 @@ from collections.abc import Callable
 from switchyard.adapters.postgres import migrations
 from switchyard.adapters.postgres.connection import CommitNotifications, single_connection
 from switchyard.adapters.postgres.journal import PostgresJournal
-from switchyard.adapters.postgres.liveness import PostgresLanes, PostgresLiveness, PostgresRelayLeases
+from switchyard.adapters.postgres.liveness import (
+    PostgresLanes,
+    PostgresLiveness,
+    PostgresRelayLeases,
+    PostgresVenueSessions,
+)
 from switchyard.adapters.postgres.queries import PostgresKeyStore, PostgresSession, PostgresTime
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.queries import SqlAccounts, SqlKills, SqlQueries, SqlStrategyOrders
@@ -31,6 +36,7 @@ class PostgresDatabase:
         self.liveness = PostgresLiveness(url, reader)
         self.relay_leases = PostgresRelayLeases(reader)
         self.lanes = PostgresLanes(reader, SystemClock())
+        self.sessions = PostgresVenueSessions(url, reader)
         self.keys = PostgresKeyStore(reader)
         self.time = PostgresTime(reader)
 
@@ -75,6 +81,7 @@ class PostgresDatabase:
         """Finish the write in progress and disconnect."""
         for notifications in self._notifications:
             await notifications.close()
+        await self.sessions.close()
         await self.liveness.close()
         await self.journal.close()
         await self._reader.close()

@@ -1,5 +1,6 @@
 """Workers on PostgreSQL: session locks prove that one lives and owns its lanes; the leases of relays."""
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -8,7 +9,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from switchyard.adapters.postgres.connection import DATABASE_ERRORS, Connection, PersistentConnection
+from switchyard.adapters.postgres.connection import DATABASE_ERRORS, Connection, PersistentConnection, connect
 from switchyard.adapters.postgres.reader import Reader
 from switchyard.adapters.tables import SqlRelayLeases
 from switchyard.domain.errors import AlreadyRunning, JournalUnavailable
@@ -135,6 +136,81 @@ class PostgresLanes:
             worker: before[worker] if worker in before and before[worker][0] == beat else (beat, now)
             for worker, beat in zip(workers, beats, strict=True)
         }
+
+
+_TAKE_SESSION = "SELECT pg_try_advisory_lock($1)"
+_NAME_HOLDER = """
+INSERT INTO venue_sessions (venue, worker) VALUES ($1, $2) ON CONFLICT (venue) DO UPDATE SET worker = excluded.worker
+"""
+# A connection that does not answer for so long is taken for lost.
+SESSION_PING_SECONDS = 1.0
+
+
+class PostgresVenueSessions:
+    """ports.outbox.VenueSessions: an advisory lock on a connection of its own, and the holder's name in a row.
+
+    A killed holder frees the lock with its connection; one that is stopped keeps it.
+    """
+
+    def __init__(self, url: str, reader: Reader) -> None:
+        self._url = url
+        self._reader = reader
+        self._held: dict[VenueName, Connection] = {}
+
+    async def take(self, venue: VenueName, worker: WorkerId) -> bool:
+        """Take the lock, then name the holder: from then on an attempt of the one before is a conflict."""
+        if venue in self._held:
+            return True
+        try:
+            connection = await connect(self._url)
+            try:
+                if not await connection.fetchval(_TAKE_SESSION, session_key(venue)):
+                    await connection.close(timeout=SESSION_PING_SECONDS)
+                    return False
+                await connection.execute(_NAME_HOLDER, venue, worker)
+            except BaseException:
+                connection.terminate()
+                raise
+        except DATABASE_ERRORS as error:
+            raise JournalUnavailable(f"the session of {venue} cannot be taken: {error!r}") from error
+        self._held[venue] = connection
+        return True
+
+    async def lost(self, venue: VenueName) -> None:
+        """Return once the connection ends or does not answer: the lock may be free then."""
+        connection, ended = self._held[venue], asyncio.Event()
+        connection.add_termination_listener(lambda _: ended.set())
+        while not connection.is_closed():
+            try:
+                async with asyncio.timeout(SESSION_PING_SECONDS):
+                    await ended.wait()
+                return
+            except TimeoutError:
+                pass
+            try:
+                await connection.execute("SELECT 1", timeout=SESSION_PING_SECONDS)
+            except DATABASE_ERRORS:
+                return
+
+    async def release(self, venue: VenueName) -> None:
+        """End the connection, and with it the lock."""
+        connection = self._held.pop(venue, None)
+        if connection is not None:
+            connection.terminate()
+
+    async def share(self, venue: VenueName) -> None:
+        """Remove the name of a holder, as after a change of the adapter."""
+        await self._reader.unconfirmed_rows("DELETE FROM venue_sessions WHERE venue = $1 RETURNING venue", venue)
+
+    async def close(self) -> None:
+        """Release every session."""
+        for venue in list(self._held):
+            await self.release(venue)
+
+
+def session_key(venue: VenueName) -> int:
+    """The advisory lock key of the venue's session."""
+    return int.from_bytes(hashlib.sha256(f"session of {venue}".encode()).digest()[:8], "big", signed=True)
 
 
 class PostgresRelayLeases(SqlRelayLeases):

@@ -10,7 +10,7 @@ from switchyard.adapters.queries import SqlAccounts, SqlKills, SqlQueries, SqlSt
 from switchyard.adapters.sqlite import migrations
 from switchyard.adapters.sqlite.connections import Connections, no_database
 from switchyard.adapters.sqlite.journal import SqliteJournal, SqliteRelayLeases, SqliteTime
-from switchyard.adapters.sqlite.liveness import SqliteLanes, SqliteLiveness
+from switchyard.adapters.sqlite.liveness import SqliteLanes, SqliteLiveness, SqliteVenueSessions
 from switchyard.adapters.sqlite.queries import SqliteKeyStore, SqliteSession
 from switchyard.adapters.system_clock import SystemClock, boot_id
 
@@ -30,6 +30,7 @@ class SqliteDatabase:
         self.liveness = SqliteLiveness()
         self.relay_leases = SqliteRelayLeases(connections, self.journal)
         self.lanes = SqliteLanes()
+        self.sessions = SqliteVenueSessions()
         self.keys = SqliteKeyStore(connections, self.journal)
         self.time = SqliteTime(connections, self.journal, SystemClock(), follows=readonly)
 

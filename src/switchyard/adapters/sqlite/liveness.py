@@ -1,5 +1,6 @@
 """Workers on SQLite: one file lock proves that no other one lives, so one worker owns all lanes."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -37,3 +38,21 @@ class SqliteLanes:
     ) -> LaneShare:
         """Always all lanes."""
         return LaneShare(frozenset(range(LANES)), LANES)
+
+
+class SqliteVenueSessions:
+    """ports.outbox.VenueSessions: no other process can send, so this one holds every session."""
+
+    async def take(self, venue: VenueName, worker: WorkerId) -> bool:
+        """Always."""
+        return True
+
+    async def lost(self, venue: VenueName) -> None:
+        """Never."""
+        await asyncio.Event().wait()
+
+    async def release(self, venue: VenueName) -> None:
+        """Nothing to release."""
+
+    async def share(self, venue: VenueName) -> None:
+        """Nothing to forget."""

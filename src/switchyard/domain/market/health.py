@@ -1,12 +1,13 @@
 """How healthy a venue and a process are: the states of a venue and the checks behind `/health/ready`. Pure."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from decimal import Decimal
 from typing import Literal
 
 import msgspec
 
-from switchyard.domain.ids import AccountId, VenueName
+from switchyard.domain.ids import AccountId, VenueName, WorkerId
 
 CheckName = Literal[
     "process", "journal", "worker", "venues", "books", "reconcile", "bus", "cache", "pdca", "disk", "clock"
@@ -61,6 +62,13 @@ SwitchState = Literal[
 ]
 
 
+class VenueSession(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Who holds the one session that a venue admits."""
+
+    worker: WorkerId
+    since: datetime
+
+
 class HealthRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker knows about a venue."""
 
@@ -75,6 +83,8 @@ class HealthRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The accounts whose orders wait although the venue takes those of others."""
     switch: SwitchState | None = None
     """Of the venue's dead man's switch; none if it is not asked for."""
+    session: VenueSession | None = None
+    """Of a venue that admits one session."""
 
 
 class VenueState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -97,3 +107,5 @@ class VenueState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The time of the venue's dead man's switch (`VENUE_CANCEL_ALL_AFTER_`); none if it is not asked for."""
     cancel_all_after: SwitchState | None
     """None also if no worker has reported on it lately."""
+    session: VenueSession | None = None
+    """Of a venue that admits one session; None also if no worker holds it."""

@@ -74,9 +74,16 @@ def venues(
     console = output.console()
     console.print(venue_table(found))
     for each in found:
-        for line in (each.reason, switch_words(each)):
+        for line in (each.reason, switch_words(each), _session_words(each)):
             if line is not None:
                 console.print(f"{each.venue}: {line}", markup=False, highlight=False)
+
+
+def _session_words(found: VenueState) -> str | None:
+    """Who holds the session of a venue that admits one."""
+    if found.session is None:
+        return None
+    return f"worker {found.session.worker} holds its session since {found.session.since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @app.command("list")
@@ -306,6 +313,8 @@ def _guarantees(found: Capabilities) -> list[str]:
         sentences.append(f"An order appears within {_time(window)} after a send, or never.")
     if found.request_expiry:
         sentences.append("A request that arrives after that time is rejected by the venue itself.")
+    if found.sessions == "exclusive":
+        sentences.append("It admits one session: one worker at a time uses it, and the others stand by.")
     if found.sequence_proof:
         sentences.append("The venue can prove that it never received a message, which settles a doubt at once.")
     amend = {

@@ -150,6 +150,8 @@ class VenueGate:
         self._ended: frozenset[OrderId] = frozenset()
         self._waiting_count = 0
         self.is_open = False
+        self.stands_by = False
+        """Whether another worker holds the venue's session."""
         self.is_locked = False
         metrics.venue_state.labels(venue).set(0)
         for counter in (metrics.ended_open, metrics.contradictions, metrics.report_reads_failed):
@@ -173,6 +175,8 @@ class VenueGate:
             if not found:
                 return None
             return VenueProblem(self._venue, True, found[0][0], "; ".join(reason for _, reason in found))
+        if self.stands_by and not self.is_locked:
+            return None
         waits = self._clock.monotonic() - self._made_at
         reason = self._closed or (f"not synchronised after {waits:.0f} s" if waits >= SYNC_SECONDS else None)
         code: ProblemCode = "CLOSED" if self.is_locked else "NOT_SYNCHRONISED"
@@ -180,7 +184,7 @@ class VenueGate:
 
     def open(self) -> None:
         """Send to the venue from now on, unless it is locked."""
-        if self.is_locked or self.is_open:
+        if self.is_locked or self.is_open or self.stands_by:
             return
         self.is_open = True
         self._closed = None
@@ -194,6 +198,19 @@ class VenueGate:
         if self._closed is None:
             log.warning("venue_not_synced", venue=self._venue, error=error)
         self._closed = f"not synchronised: {error}"
+
+    def stand_by(self) -> None:
+        """Close the gate while another worker holds the venue's session: that is no problem of this process."""
+        if self.stands_by:
+            return
+        self.is_open, self.stands_by = False, True
+        self._metrics.venue_state.remove(self._venue)
+
+    def begin(self) -> None:
+        """This worker has the venue's session: the venue is read, and then opened."""
+        self.is_open = self.stands_by = False
+        self._closed, self._made_at = None, self._clock.monotonic()
+        self._metrics.venue_state.labels(self._venue).set(0)
 
     def lock(self, reason: str) -> None:
         """Send nothing to the venue for as long as this process runs."""

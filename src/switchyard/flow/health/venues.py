@@ -19,7 +19,7 @@ from switchyard.domain.errors import OutcomeUnknown, Unavailable
 from switchyard.domain.ids import WHOLE, AccountId, IdForm, VenueName, carries, digest_digits, narrowest
 from switchyard.domain.journal.changes import Change, Cursor
 from switchyard.domain.journal.facts import RouteFact
-from switchyard.domain.market.health import BreakerState, HealthRecord
+from switchyard.domain.market.health import BreakerState, HealthRecord, VenueSession
 from switchyard.domain.market.instruments import Catalogue
 from switchyard.domain.market.routing import Candidate, Route, Router, Wanted, preferred, ranked
 from switchyard.domain.orders.order import Order, OrderRequest, TakenOrders, lacking
@@ -309,6 +309,8 @@ class HealthBoard:
         """The venues that get no orders: their breaker is not closed, or their credential is paused."""
         self.unheard: frozenset[VenueName] = frozenset()
         """Those of them that take cancels, because they only opened for want of reports."""
+        self.sessions: dict[VenueName, VenueSession] = {}
+        """The sessions that this process holds."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after a breaker has opened or closed, or a pause has begun or ended."""
         self.held_here: Callable[[VenueName], Collection[AccountId]] = lambda _venue: ()
@@ -346,6 +348,7 @@ class HealthBoard:
             latency_seconds=quality.latency_seconds,
             reject_rate=quality.reject_rate,
             switch=None if switch is None else switch.state,
+            session=self.sessions.get(venue),
         )
 
     def pause_of(self, venue: VenueName) -> str | None:
@@ -539,7 +542,16 @@ _decode_pause = msgspec.json.Decoder(Pause).decode
 class HealthWriter:
     """Writes what this worker knows; of several workers the last one counts."""
 
-    def __init__(self, board: HealthBoard, venues: Sequence[VenueName], commit: Commit, clock: Clock) -> None:
+    def __init__(
+        self,
+        board: HealthBoard,
+        venues: Sequence[VenueName],
+        commit: Commit,
+        clock: Clock,
+        is_used: Callable[[VenueName], bool] = lambda _: True,
+    ) -> None:
+        """`is_used`: whether this worker uses the venue now, and so knows how it answers."""
+        self._is_used = is_used
         self._board = board
         self._venues = venues
         self._commit = commit
@@ -559,12 +571,12 @@ class HealthWriter:
         """Write the records whose breaker has changed, or that are about to become stale; returns how many."""
         now, cursors = self._clock.monotonic(), []
         for venue in self._venues:
-            record = self._board.record(venue)
+            record = self._board.record(venue) if self._is_used(venue) else None
             if record is None:
                 continue
             held = tuple(sorted(self._board.held(venue))[:HELD_MAX])
             record = replace(record, held=held) if held else record
-            shown = (record.breaker, record.reason, record.held, record.switch)
+            shown = (record.breaker, record.reason, record.held, record.switch, record.session)
             before, written_at = self._written.get(venue, (None, float("-inf")))
             if shown != before or now - written_at >= REPEAT_SECONDS:
                 text = msgspec.json.encode(_Dated(self._clock.now(), record)).decode()

@@ -53,7 +53,10 @@ class InlineFirstSend:
         lost_keys: LostKeys | None,
         newest: KnownState,
         clock: Clock,
+        any_lane: Container[VenueName] = (),
     ) -> None:
+        """`any_lane`: as in `Dispatcher.open_venue`."""
+        self._any_lane = any_lane
         self._newest = newest
         self._worker = worker
         self._sends = sends
@@ -90,7 +93,8 @@ class InlineFirstSend:
             if row.version != 1 or row.kind != "new" or row.status != "queued":
                 continue  # not a new order
             may_begin = may_begin and slots > 0 and free.get(row.venue, 0) > 0
-            may_begin = may_begin and row.lane in usable and row.lane not in self._waiting and row.lane not in queued
+            is_own = row.lane in usable or row.venue in self._any_lane
+            may_begin = may_begin and is_own and row.lane not in self._waiting and row.lane not in queued
             may_begin = may_begin and not self._sends.must_wait(line_of(change.orders[0]), row.lane)
             account = change.orders[0].account_id
             may_begin = may_begin and self._sends.room(row.venue, account) > 0
@@ -244,6 +248,8 @@ class Dispatcher:
         """The venues that were read; orders are sent to those of them whose breaker is closed."""
         self._open_at_read: frozenset[VenueName] = frozenset()
         """Those when the last page was read: it shows what they had reported by then."""
+        self._any_lane: set[VenueName] = set()
+        """Those of them that no other worker sends to: their rows of all lanes are sent from here."""
         self._locked: set[VenueName] = set()
         self._health = health or HealthBoard()
         self._rates = rates or VenueRates({}, clock, metrics)
@@ -303,6 +309,7 @@ class Dispatcher:
             lost_keys=lost_keys,
             newest=sequencer.states.order,
             clock=clock,
+            any_lane=self._any_lane,
         )
         sequencer.first_attempts = self.inline_first_send
         self._recovery = Recovery(
@@ -367,7 +374,7 @@ class Dispatcher:
         """The rows that are due at venues with a free slot."""
         sendable = [*self._sendable, *(self._open & self._health.ajar)] if self._health.blocked else self._open
         free, lanes = self._rates.ready(self._sends.free_by_venue(sendable)), self._lanes.filter()
-        if not free or lanes == []:
+        if not free or (lanes == [] and not self._any_lane):
             return []
         self._open_at_read = frozenset(self._open)
         limit, known = min(self._sends.free, sum(free.values())), self._sequencer.states.order
@@ -375,11 +382,17 @@ class Dispatcher:
         self._waiting.begin_read()
         self._sends.begin_read()
         page: list[Due] = []
-        if len(full) < len(free):
-            others = [venue for venue in free if venue not in full]
-            page = await self._queries.due(self._clock.now(), limit, others, lanes, known=known)
+        others = [venue for venue in free if venue not in full]
+        of_any_lane = [venue for venue in others if venue in self._any_lane]
+        of_lanes = [] if lanes == [] else [venue for venue in others if venue not in self._any_lane]
+        for venues, their_lanes in ((of_lanes, lanes), (of_any_lane, None)):
+            if venues and len(page) < limit:
+                now = self._clock.now()
+                page += await self._queries.due(now, limit - len(page), venues, their_lanes, known=known)
         for venue in full:
-            page += await self._of_others(venue, min(limit, free[venue]), lanes)
+            their_lanes = None if venue in self._any_lane else lanes
+            if their_lanes != []:
+                page += await self._of_others(venue, min(limit, free[venue]), their_lanes)
         is_complete = len(page) < limit and len(free) == len(self._open) and not full
         self._waiting.note_read((due.row.lane for due in page if due.row.kind == "new"), is_complete=is_complete)
         self._dequeued["success" if page else "empty"].inc()
@@ -417,7 +430,8 @@ class Dispatcher:
                 continue  # it would be held back, attempt after attempt, until the ones before it are recorded
             if due.row.kind == "new" and line_of(due.state.order) in moving:
                 continue  # one before it in its line may be among those
-            if len(claims) < slots and free.get(due.row.venue, 0) and due.row.lane in usable:
+            is_own = due.row.lane in usable or due.row.venue in self._any_lane
+            if len(claims) < slots and free.get(due.row.venue, 0) and is_own:
                 account = due.row.venue, due.state.order.account_id
                 if claimed[account] >= self._sends.room(*account, kind=due.row.kind):
                     continue
@@ -435,15 +449,30 @@ class Dispatcher:
     def _sendable(self) -> Collection[VenueName]:
         return self._open - self._health.blocked if self._health.blocked else self._open
 
-    def open_venue(self, venue: VenueName) -> None:
-        """Send to this venue from now on; called once its open orders and reports have been read."""
+    @property
+    def worker(self) -> WorkerId:
+        """The worker in whose name attempts are committed."""
+        return self._worker
+
+    def open_venue(self, venue: VenueName, *, any_lane: bool = False) -> None:
+        """Send to this venue from now on; called once its open orders and reports have been read.
+
+        `any_lane`: no other worker sends to it.
+        """
         self._open.add(venue)
+        if any_lane:
+            self._any_lane.add(venue)
         self._locked.discard(venue)
 
     def close_venue(self, venue: VenueName) -> None:
         """Begin no more attempts at this venue, and move none of its orders; those under way end by themselves."""
         self._open.discard(venue)
         self._locked.add(venue)
+
+    def leave_venue(self, venue: VenueName) -> None:
+        """Begin no more attempts at this venue: another worker may send to it."""
+        self._open.discard(venue)
+        self._any_lane.discard(venue)
 
     def owns(self, lane: int) -> bool:
         """Whether this worker sends the orders of the lane; while it holds no lane yet, it may be any."""

@@ -174,6 +174,8 @@ def class_text(capabilities: Capabilities) -> str:
     }
     if capabilities.lookup_keeps is not None:
         told["lookup_keeps_sec"] = _seconds(capabilities.lookup_keeps)
+    if capabilities.sessions != "shared":
+        told["sessions"] = capabilities.sessions
     if capabilities.sequence_proof:
         told["sequence_proof"] = "true"
     return " ".join(f"{name}={value}" for name, value in told.items())

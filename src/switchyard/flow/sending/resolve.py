@@ -453,13 +453,8 @@ class Resolver:
         self._metrics.resolved.labels("absent").inc()
         with resumed(row.traceparent):
             log_moved(row, change.outbox[0], change.orders[0] if change.orders else order)
-            log.info(
-                "order_never_received",
-                order_id=order.order_id,
-                venue=row.venue,
-                kind=row.kind,
-                evidence=proof.evidence,
-            )
+            evidence = proof.evidence
+            log.info("order_never_received", order_id=order.order_id, venue=row.venue, kind=row.kind, evidence=evidence)
         return True
 
     async def _is_remembered(self, due: Due) -> bool:

@@ -178,6 +178,11 @@ CREATE TABLE outbox_workers (
     beat bigint NOT NULL, -- counts the worker's calls of `hold_lanes`
     declared jsonb NOT NULL -- what the worker's settings say of each venue: text by name
 );
+-- The worker that holds the one session of a venue that admits no second one; attempts of others are conflicts.
+CREATE TABLE venue_sessions (
+    venue text COLLATE "C" PRIMARY KEY,
+    worker text COLLATE "C" NOT NULL
+);
 -- A lane has one owner, so that first attempts of one account and symbol are sent in journal order.
 CREATE TABLE outbox_lanes (
     lane smallint PRIMARY KEY,

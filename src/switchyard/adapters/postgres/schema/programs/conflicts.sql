@@ -53,6 +53,11 @@ BEGIN
                 SELECT stored.version FROM outbox_orders AS stored
                 WHERE (stored.order_id, stored.kind, stored.number) = (incoming.order_id, incoming.kind, incoming.number)
             ), 0)
+            -- An attempt at a venue whose only session another worker holds.
+            OR incoming.status = 'sending' AND EXISTS (
+                SELECT FROM venue_sessions AS session
+                WHERE session.venue = incoming.venue AND session.worker IS DISTINCT FROM incoming.worker
+            )
         );
     END IF;
     IF 0 = ANY (outbox_bases) THEN
