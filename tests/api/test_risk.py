@@ -111,6 +111,7 @@ async def test_a_dry_run_shows_every_check_and_stores_nothing(tmp_path: Path, en
             assert results == {
                 "KILL_SWITCH": True,
                 "RISK_RATE": True,
+                "UNSUPPORTED_BY_VENUE": True,
                 "RISK_MAX_QTY": False,
                 "MAX_ORDER_SIZE": True,
                 "RISK_MAX_NOTIONAL": False,
