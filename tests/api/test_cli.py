@@ -296,15 +296,17 @@ async def started_command(
     """A command that runs until it is interrupted; killed when the context ends.
 
     A shell without job control starts background jobs with SIGINT ignored, and children inherit that. The command is
-    started with the default action, as on a terminal, so that the tests also pass under nohup and in CI.
+    started with the default action, as on a terminal, so that the tests also pass under nohup and in CI. `env` sets it:
+    Python code between fork and exec may wait for ever for a lock that a thread of the gateway held.
     """
     process = await asyncio.create_subprocess_exec(
+        "env",
+        "--default-signal=INT",
         COMMAND,
         *arguments,
         env=clean_environment(JWT_HS256_SECRET=SECRET, **(settings or {})),
         stdout=stdout,
         stderr=stderr,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         yield process
