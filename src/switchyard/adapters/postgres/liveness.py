@@ -142,6 +142,8 @@ _TAKE_SESSION = "SELECT pg_try_advisory_lock($1)"
 _NAME_HOLDER = """
 INSERT INTO venue_sessions (venue, worker) VALUES ($1, $2) ON CONFLICT (venue) DO UPDATE SET worker = excluded.worker
 """
+# The server frees the lock of a machine that has vanished after 5 + 3 * 2 s. The kernel of a stopped holder answers.
+_PROBE_HOLDER = "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3"
 # A connection that does not answer for so long is taken for lost.
 SESSION_PING_SECONDS = 1.0
 
@@ -167,6 +169,7 @@ class PostgresVenueSessions:
                 if not await connection.fetchval(_TAKE_SESSION, session_key(venue)):
                     await connection.close(timeout=SESSION_PING_SECONDS)
                     return False
+                await connection.execute(_PROBE_HOLDER)
                 await connection.execute(_NAME_HOLDER, venue, worker)
             except BaseException:
                 connection.terminate()
