@@ -1,7 +1,7 @@
 """What each test costs: its own processor time and that of the processes that it ended, written to a file.
 
 Used with `--costs FILE`; each worker of pytest-xdist appends its lines, and at its end the seconds of the whole worker:
-with its imports, and with the servers of the session, which outlive their tests.
+with its imports, and with the servers of the session, which outlive their tests. The last line is that of all workers.
 """
 
 import resource

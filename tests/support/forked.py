@@ -224,7 +224,7 @@ def processor_seconds() -> float:
 def serve(requests: socket.socket) -> Request | None:
     """Fork for each request: return it in the forked process, and None in the server at its end."""
     running: dict[int, socket.socket] = {}
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     ended, wakeup = socket.socketpair()
     wakeup.setblocking(False)
@@ -242,7 +242,7 @@ def serve(requests: socket.socket) -> Request | None:
             if (pid := os.fork()) == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGINT, on_interrupt)
                 _become(request, streams[0], streams[1])
                 for one in (requests, ended, wakeup, *running.values()):
                     one.detach()  # closed with the other files
