@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from decimal import Decimal
+from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from switchyard.domain.orders.reports import ExecType
 from switchyard.domain.values import ZERO
 from switchyard.flow.executions import record
 from switchyard.flow.executions.sync import LAG, VenueSync
-from switchyard.ports.venue import UnreadableReport, VenueOrder, VenueUnavailable
+from switchyard.ports.venue import ReportPage, UnreadableReport, VenueOrder, VenueUnavailable
 from tests.support.build import VENUE, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.memory.clock import START, ManualClock
@@ -376,3 +377,22 @@ async def test_a_synchronisation_shows_an_order_that_ended_here_and_is_open_at_t
     assert harness.gate.problem is not None
     assert state.order.order_id in harness.gate.problem.reason
     assert harness.counted("venue_ended_orders_open_total", venue=VENUE) == 1
+
+
+async def test_a_venue_that_answers_at_once_is_not_asked_without_a_pause(harness: RecorderHarness) -> None:
+    loop, asked_at = asyncio.get_running_loop(), list[float]()
+    enough = asyncio.Event()
+    answer = harness.venue.reports
+
+    async def reports(after: str | None, limit: int) -> ReportPage:
+        asked_at.append(loop.time())
+        if len(asked_at) == 4:
+            enough.set()
+        return await answer(after, limit)
+
+    harness.venue.reports = reports  # type: ignore[method-assign]
+    running = asyncio.create_task(harness.recorder.run())
+    await enough.wait()
+    running.cancel()
+    pauses = [later - earlier for earlier, later in pairwise(asked_at)]
+    assert min(pauses) >= record.EMPTY_SECONDS - 0.01, pauses

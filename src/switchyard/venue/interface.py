@@ -395,7 +395,11 @@ class Adapter(Protocol):
         ...
 
     async def reports(self, after: str | None, limit: int, wire: Wire) -> Page:
-        """Return the next reports after the cursor, None for the first page; an error is never an empty page."""
+        """Return the next reports after the cursor, None for the first page; an error is never an empty page.
+
+        It may wait up to a second until there are some. After an empty page it is called again a quarter of a second
+        after the last call at the earliest.
+        """
         ...
 
     async def probe(self, wire: Wire) -> ProbeResult:

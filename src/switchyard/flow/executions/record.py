@@ -119,6 +119,8 @@ PAGE = 256
 BEHIND_MAX = 1_000
 # How often the cursor is committed: it only saves reading reports again after a start, and a commit of its own for each
 # report would be as dear as the report.
+# From one read that finds nothing to the next one.
+EMPTY_SECONDS = 0.25
 CURSOR_SECONDS = 1.0
 # The pause after a failed read of reports doubles from the first value to the second: reading resumes soon after
 # a short failure, and a venue that keeps failing gets few requests.
@@ -201,7 +203,9 @@ class Recorder:
         failures = 0
         while True:
             try:
-                await self.run_once()  # no pause: `Venue.reports` itself waits when there are none
+                asked_at = self._clock.monotonic()
+                if not await self.run_once():  # most venues wait themselves until there is a report
+                    await asyncio.sleep(max(0.0, EMPTY_SECONDS - (self._clock.monotonic() - asked_at)))
                 failures = 0
             except VenueUnavailable:
                 await asyncio.sleep(min(RETRY_SECONDS * 2**failures, RETRY_SECONDS_MAX))
