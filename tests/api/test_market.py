@@ -181,7 +181,7 @@ async def test_the_commands_print_json(replaying: RunningGateway) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("VENUE_QUOTES_SIM", "broker", "must be venue, none or file:PATH"),
+        ("VENUE_QUOTES_SIM", "broker", "must be venue, venue:NAME, none or file:PATH"),
         ("VENUE_QUOTES_SIM", "file:quotes.txt", "ends in .csv or .jsonl"),
         ("VENUE_QUOTES_START_SIM", "2026-01-05T09:00:00", "must be a time with its offset"),
         ("VENUE_QUOTES_POLL_SEC_SIM", "0", "must be between 0.1 and 3600 seconds"),

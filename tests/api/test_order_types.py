@@ -154,8 +154,9 @@ async def test_an_order_goes_to_the_venue_of_its_route_that_has_what_it_asks_for
 async def test_the_end_of_a_gtd_order_must_be_in_the_future_but_a_repeat_keeps_its_order(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as gateway:
         order: dict[str, Any] = {"type": "LIMIT", "price": 1, "timeInForce": "GTD"}
-        past = await gateway.place("past", **order, expireAt="2020-01-01T00:00:00Z")
-        assert (past.status, past.json["reason"], past.json["field"]) == (422, "VALIDATION_ERROR", "expireAt")
+        for never in ("2020-01-01T00:00:00Z", "9999-12-31T23:59:59-00:01", "0001-01-01T00:00:00+00:01"):
+            past = await gateway.place("past", **order, expireAt=never)
+            assert (past.status, past.json["reason"], past.json["field"]) == (422, "VALIDATION_ERROR", "expireAt")
         assert (await gateway.place("past", **order, expireAt=END)).status == 202  # nothing was stored under the key
         soon = (datetime.now(UTC) + timedelta(seconds=1.5)).isoformat()
         first = await gateway.place("soon", **order, expireAt=soon)

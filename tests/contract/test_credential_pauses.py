@@ -241,3 +241,12 @@ async def test_a_file_that_cannot_be_read_or_lacks_a_secret_changes_nothing_and_
     new.write_text("key=two\nnote=x")
     new.replace(folder.path)
     assert await folder.look() == ("two", False)
+
+
+async def test_a_secret_that_the_broker_repeats_is_neither_shown_nor_stored() -> None:
+    async with scripted_server(reply(403, {"error": "the key s3cret-key is not valid"})) as server:
+        secrets = {"token": "s3cret-key", "short": "is"}
+        async with a_venue(server.url) as venue:
+            venue.credential = Credential(VENUE, secrets, ManualClock())
+            outcome = await venue.submit(ORDER)
+    assert outcome == VenueRejected("UNAUTHORIZED", "the key *** is not valid")

@@ -1127,15 +1127,29 @@ async def test_an_error_without_a_length_does_not_count_even_alone() -> None:
     assert isinstance(outcome, Ambiguous)
 
 
-async def test_a_broker_that_dedupes_permanently_need_not_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_whose_connections_are_reused_need_not_end_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "END_SECONDS", 20.0)
 
     async def run(writer: asyncio.StreamWriter) -> None:
         writer.write(reply(403, {"error": "FORBIDDEN"}))
         await never_reply(writer)
 
-    outcome, _ = await submitted(run, dedupe="permanent")
+    outcome, _ = await submitted(run, dedupe="permanent", sends=REUSED)
     assert outcome == VenueRejected("UNAUTHORIZED", "FORBIDDEN")
+
+
+async def test_on_connections_of_their_own_denials_of_such_a_broker_must_be_sure_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rejected order is not sent again, so its recognition of repeated ids would not put a wrong denial right."""
+    monkeypatch.setattr(transport, "END_SECONDS", 0.1)
+
+    async def run(writer: asyncio.StreamWriter) -> None:
+        writer.write(reply(403, {"error": "FORBIDDEN"}))
+        await never_reply(writer)
+
+    outcome, _ = await submitted(run, dedupe="permanent")
+    assert isinstance(outcome, Ambiguous)
 
 
 @pytest.mark.parametrize("sends", [Pool(1), REUSED])

@@ -62,7 +62,9 @@ async def checked(world: AcornWorld, kind: Kind = KIND, allowed: Allowed = ALLOW
     await venue.start()
     try:
         trial = VenueCheck(venue, allowed, tag="abcd", clock=clock, sleep=clock.sleep)
-        return {finding.claim: finding async for finding in trial.run()}
+        findings = {finding.claim: finding async for finding in trial.run()}
+        left = await trial.clean_up()
+        return findings if left is None else {**findings, left.claim: left}
     finally:
         await venue.close()
 
@@ -208,6 +210,7 @@ async def test_a_broken_claim_ends_the_command_with_1(world: AcornWorld, tmp_pat
         (("check", "oak", *CHECK[2:]), 4, "'oak' is not in SOR_VENUES; there are: acorn"),
         ((*CHECK, "--marketable", "90", "--yes"), 2, "--marketable: must be above the resting price"),
         ((*CHECK[:-1], "0"), 2, "is not greater than 0"),
+        ((*CHECK[:-1], "1e999", "--yes"), 2, "must be less than"),
     ],
 )
 async def test_bad_input_is_named(

@@ -46,7 +46,7 @@ from switchyard.venue.interface import (
     Unreadable,
     Wire,
 )
-from switchyard.venue.transport import AwaitsEnd, BrokerResponse, Exchange, Lost, NotSent, never_awaited
+from switchyard.venue.transport import AwaitsEnd, BrokerResponse, Exchange, Lost, NotSent, Pool, never_awaited
 from switchyard.venue.wire import NoAnswer
 from tests.support.acme_venue import DESCRIPTOR, REQUEST, AcmeAdapter, read, read_found
 from tests.support.memory.clock import ManualClock
@@ -62,6 +62,8 @@ AMEND = Amend(
 CAPABILITIES = Capabilities(dedupe="while_open", lookup="all", amend="in_place")
 
 PROVING = replace(DESCRIPTOR, capabilities=replace(DESCRIPTOR.capabilities, sequence_proof=True))
+
+WAY = Way("https://acme.invalid")
 
 
 class Script:
@@ -115,14 +117,16 @@ TIMED_OUT = Lost("NETWORK_TIMEOUT", None, "127.0.0.1:1")
 def over(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bridge]:
     """Makes the bridge over an adapter whose requests have these exchanges."""
 
-    def made(script: Script, sending: Any = None, descriptor: Descriptor = DESCRIPTOR, **capabilities: Any) -> Bridge:
+    def made(
+        script: Script, sending: Any = None, descriptor: Descriptor = DESCRIPTOR, way: Way = WAY, **capabilities: Any
+    ) -> Bridge:
         monkeypatch.setattr(bridge_module, "Transport", lambda *_arguments, **_named: script)
         return Bridge(
             VenueName("sim"),
             descriptor,
             AcmeAdapter(sending),
             clock=ManualClock(),
-            way=Way("https://acme.invalid"),
+            way=way,
             capabilities=replace(CAPABILITIES, **capabilities),
         )
 
@@ -322,7 +326,7 @@ async def test_what_the_interface_does_not_have_is_doubt_and_the_other_orders_ke
     [
         (Script(DENIED), "while_open", True),
         (Script(DENIED, ends=False), "while_open", False),
-        (Script(DENIED, ends=False), "permanent", True),
+        (Script(DENIED, ends=False), "permanent", False),
         (Script(replace(DENIED, is_followed=True)), "permanent", False),
         (Script(replace(DENIED, is_followed=True)), "while_open", False),
         (Script(answered(code=-10, cid="one")), "while_open", True),
@@ -338,6 +342,13 @@ async def test_a_denial_counts_only_if_it_surely_answers_the_request(
 ) -> None:
     sent = await over(script, dedupe=dedupe).submit(ORDER)
     assert isinstance(sent, VenueRejected if is_believed else Ambiguous)
+
+
+async def test_a_denial_on_a_connection_that_is_reused_counts_without_its_end(over: Callable[..., Bridge]) -> None:
+    """So the broker must send nothing unasked: a repeated id would do no harm, but what is rejected is not repeated."""
+    way = Way("https://acme.invalid", sends=Pool(1, reuses=True))
+    sent = await over(Script(DENIED, ends=False), way=way, dedupe="permanent").submit(ORDER)
+    assert isinstance(sent, VenueRejected)
 
 
 @pytest.mark.parametrize(("ends", "is_believed"), [(True, True), (False, False)])

@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from switchyard.bootstrap.capabilities import declared_capabilities, is_remote, known_kinds, offered_parts
 from switchyard.bootstrap.venues import remote_venue
 from switchyard.domain.errors import SettingError
+from switchyard.domain.ids import AccountId, VenueName
+from switchyard.domain.market.routing import Route, Router
 from switchyard.settings import VenueSettings, load_settings, parse
 from switchyard.venue import Configuration, Descriptor, Wire, kinds
 from tests.support import acme_venue
@@ -272,3 +274,10 @@ def test_an_adapter_that_cannot_be_loaded_does_not_hide_the_others() -> None:
     known = known_kinds()
     assert isinstance(known["broken"][0], SettingError)
     assert isinstance(known["acme"][0], Descriptor)
+
+
+def test_a_venue_that_no_route_names_has_no_orders_of_ours() -> None:
+    paper, lends = VenueName("paper"), VenueName("acorn")
+    assert not Router(Route((paper,)), {"BTC": Route((paper,))}).is_routed(lends)
+    assert Router(Route((paper,)), {"BTC": Route((paper, lends))}).is_routed(lends)
+    assert Router(Route((paper,)), {}, {(AccountId("desk"), None): Route((lends,))}).is_routed(lends)

@@ -97,7 +97,7 @@ class AcornAdapter:
             "limit": None if message.price is None else str(message.price),
             "maker": message.post_only,
             "till": None if message.good_till is None else _ms(message.good_till),
-            "desk": self._desk,
+            "desk": message.account or self._desk,
         }
 
     def _signed(self, method: Literal["GET", "POST"], path: str, at: datetime, content: bytes | None = None) -> Request:

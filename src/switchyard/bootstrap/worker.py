@@ -194,7 +194,11 @@ def _mass_cancels(core: Core) -> dict[VenueName, MassCancel]:
     return {
         name: venue
         for name, venue in core.venues.items()
-        if isinstance(venue, MassCancel) and venue.capabilities.cancel_all and _is_used(core, name)
+        if isinstance(venue, MassCancel)
+        and venue.capabilities.cancel_all
+        and _is_used(core, name)
+        # A venue that only lends its quotes to a paper exchange has no orders of ours.
+        and core.router.is_routed(name)
     }
 
 

@@ -207,7 +207,7 @@ class Bridge:
         self._rules = AnswerRules(
             codes={**descriptor.codes, **codes},
             members=descriptor.members,
-            dedupes_permanently=self.capabilities.dedupe == "permanent",
+            believes_unsure=way.sends.reuses,
         )
 
     @property
@@ -477,7 +477,7 @@ class Bridge:
             self._clock,
             response_seconds=response_seconds,
             on_departure=on_departure,
-            believes_denials=self._rules.dedupes_permanently and not is_alone,
+            believes_denials=self._rules.believes_unsure and not is_alone,
             is_alone=is_alone,
             changes=changes,
             asks_by_post=self.descriptor.asks_by_post,
@@ -502,13 +502,16 @@ class Bridge:
         except Exception as error:  # what the adapter returned is not what the interface says
             self._note_defect(message.client_order_id, error)
             outcome = Ambiguous("ADAPTER_FAILED", bounded_detail(repr(error)))
-        if self._rules.is_unauthorized(message, wire.answer, wire.exchange):
-            # Also if the answer may belong to another message: a pause denies nothing.
+        if not isinstance(outcome, Accepted):
+            outcome = replace(outcome, detail=self.credential.masked(outcome.detail))
+        is_denied, exchange = isinstance(outcome, VenueRejected), wire.exchange
+        # Of an answer that may belong to another request, nobody knows what it is about.
+        is_sure = is_denied or (isinstance(exchange, BrokerResponse) and exchange.is_only_response)
+        if is_sure and self._rules.is_unauthorized(message, wire.answer, exchange):
             code = wire.answer.code if isinstance(wire.answer, Refused) else "no code"
-            status = wire.exchange.status if isinstance(wire.exchange, BrokerResponse) else 0
+            status = exchange.status if isinstance(exchange, BrokerResponse) else 0
             is_first = self.credential.note_unauthorized(f"HTTP {status}, {code}", version)
-            may_repeat = self.capabilities.dedupe != "none" and isinstance(outcome, VenueRejected)
-            if not is_first and may_repeat:
+            if not is_first and is_denied and self.capabilities.dedupe != "none":
                 # It was under way when another one met the rejection, or the secrets changed: it is sent again.
                 outcome = Unsent("CREDENTIAL_PAUSED", bounded_detail(code), bytes_sent=True)
         elif isinstance(outcome, Accepted | VenueRejected) and wire.exchange is not None:
@@ -801,7 +804,9 @@ class AnswerRules(msgspec.Struct, frozen=True, kw_only=True):
 
     codes: Mapping[str, Meaning] = MappingProxyType({})
     members: Members = Members()
-    dedupes_permanently: bool = False
+    believes_unsure: bool = False
+    """Whether an answer counts that is not the only one on its connection: with connections that are reused, none is.
+    Only of a venue that never executes an id twice."""
 
     def meaning(self, message: Message, refused: Refused, status: int) -> Meaning | None:
         """What the venue's code means for the message; the most specific entry counts, None if there is none."""
@@ -940,7 +945,7 @@ def _answered(
     if exchange.is_followed and not is_proof:
         return Ambiguous("UNKNOWN", f"HTTP {exchange.status} has another response behind it")
     # An amend is not sent again, so the recognition of repeated ids does not put a wrong denial of it right.
-    is_put_right = rules.dedupes_permanently and not isinstance(message, AmendOrder)
+    is_put_right = rules.believes_unsure and not isinstance(message, AmendOrder)
     if is_proof or exchange.is_only_response or is_put_right:
         return outcome
     return Ambiguous("UNKNOWN", f"HTTP {exchange.status} may answer another request")

@@ -96,6 +96,7 @@ class VenueCheck:
         self._clock = clock
         self._sleep = sleep
         self._sent: dict[VenueClientOrderId, Order] = {}
+        self._doubts: dict[VenueClientOrderId, Order] = {}
         self._count = 0
         self._left = {price: count * allowed.qty for price, count in self.plan()}
         self._resting: Order | None = None
@@ -133,14 +134,20 @@ class VenueCheck:
         return plan
 
     async def run(self) -> AsyncIterator[Finding]:
-        """Try one claim after the other; at the end, whatever happens, cancel what is open."""
-        try:
-            for trial in self.trials():
-                yield await self._tried(trial)
-        finally:
-            left = await self._clean_up()
-        if left:
-            yield Finding(claim="cleaning up", verdict="broken", text=f"cancel these yourself: {', '.join(left)}")
+        """Try one claim after the other; `clean_up` must follow, whatever happens."""
+        for trial in self.trials():
+            yield await self._tried(trial)
+
+    async def clean_up(self) -> Finding | None:
+        """Cancel what is open; names the orders that may still be, or may still appear."""
+        left = dict.fromkeys([*await self._cancel_all(), *self._unclear()])
+        if not left:
+            return None
+        return Finding(claim="cleaning up", verdict="broken", text=f"cancel these yourself: {', '.join(left)}")
+
+    def _unclear(self) -> list[str]:
+        """The orders whose send had an unclear outcome and that nothing has shown since: they may still appear."""
+        return [to_venue(current_id(order), self._venue.descriptor.id_form) for order in self._doubts.values()]
 
     async def _tried(self, trial: Trial) -> Finding:
         verdict: Verdict = "not tried"
@@ -262,6 +269,9 @@ class VenueCheck:
             found = await self._venue.find(to_find(order))
         if isinstance(outcome, Accepted) or found is not None:
             raise _Broken(f"a request that is {_seconds(window + LATE)} old was carried out")
+        is_expired = isinstance(outcome, Ambiguous) and outcome.code == "REQUEST_EXPIRED"
+        if not is_expired and not isinstance(outcome, VenueRejected):
+            raise _NotTried(f"it led to: {_said(outcome)}")
         return f"a request that is {_seconds(window + LATE)} old led to: {_said(outcome)}"
 
     async def _fills(self) -> str:
@@ -346,13 +356,15 @@ class VenueCheck:
         outcome = await self._venue.submit(order)
         if isinstance(outcome, Unsent) and known is order:
             del self._sent[order.venue_client_order_id]
+        if isinstance(outcome, Ambiguous) and known is order and outcome.code != "REQUEST_EXPIRED":
+            self._doubts[order.venue_client_order_id] = order
         return outcome
 
     async def _repeated(self, order: Order, *, open_max: int) -> str:
         """What the venue says to a copy of an order; raises if it is taken for a new one."""
         copy = replace(order, qty=self._allowed.qty, leg_client_order_id=None, updated_at=self._clock.now())
         outcome = await self._submit(copy)
-        if isinstance(outcome, Unsent):
+        if isinstance(outcome, Unsent) or (isinstance(outcome, Ambiguous) and outcome.code != "CONFLICT"):
             raise _NotTried(f"the repeated order led to: {_said(outcome)}")
         if isinstance(outcome, Accepted) and outcome.venue_order_id != order.venue_order_id:
             raise _Broken(f"the repeated order was accepted as another one: {outcome.venue_order_id}")
@@ -413,7 +425,7 @@ class VenueCheck:
             await self._sleep(POLL_SECONDS)
         return True
 
-    async def _clean_up(self) -> list[str]:
+    async def _cancel_all(self) -> list[str]:
         """Cancel what may be open; returns the ids, as the venue shows them, of orders that may still be."""
         open_ids = list(self._sent)
         try:
@@ -422,6 +434,9 @@ class VenueCheck:
                     listed = await self._open_ids()
                     open_ids = [one for one, order in self._sent.items() if current_id(order) in listed]
                 outcomes = [await self._venue.cancel(self._sent[one]) for one in open_ids]
+                for one, outcome in zip(open_ids, outcomes, strict=True):
+                    if isinstance(outcome, Accepted):
+                        self._doubts.pop(one, None)
                 if self._venue.capabilities.lookup == "none":
                     unsure = zip(open_ids, outcomes, strict=True)
                     open_ids = [one for one, outcome in unsure if isinstance(outcome, Unsent | Ambiguous)]

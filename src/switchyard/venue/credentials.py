@@ -26,6 +26,9 @@ ASK_SECONDS: Final = 60.0
 TRIAL_MIN: Final = timedelta(minutes=1)
 TRIAL_MAX: Final = timedelta(minutes=10)
 
+# A shorter secret would be found in words that are none.
+MASKED_LENGTH_MIN: Final = 4
+
 Question = Literal["probe", "reports"]
 """What is asked all the time, so that its answers tell soon whether the credential works."""
 
@@ -72,6 +75,13 @@ class Credential:
     def secrets(self) -> Mapping[str, str]:
         """The present secrets."""
         return self._secrets
+
+    def masked(self, text: str | None) -> str | None:
+        """The text without the present secrets, which a venue may repeat in an error: it is shown and stored."""
+        for value in self._secrets.values():
+            if text and len(value) >= MASKED_LENGTH_MIN:
+                text = text.replace(value, "***")
+        return text
 
     def replace(self, secrets: Mapping[str, str]) -> None:
         """Use other secrets from the next request on."""

@@ -201,7 +201,8 @@ class HttpWire:
 
         def may_deny(status: int, headers: Mapping[str, str], body: bytes) -> bool:
             self.answer = _read(read, status, headers, body)
-            return _may_deny(self.answer)
+            # A page of a proxy about the credential denies no order, and pauses the credential if it is sure.
+            return _may_deny(self.answer) or status in (401, 403)
 
         self._sender = asyncio.current_task()
         try:

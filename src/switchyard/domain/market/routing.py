@@ -190,6 +190,11 @@ class Router:
         routes = [self.route_for(symbol), *(self.route_for(symbol, account) for account, _ in self._account_routes)]
         return tuple(dict.fromkeys([venue for route in routes for venue in route.venues]))
 
+    def is_routed(self, venue: VenueName) -> bool:
+        """Whether some order may go to the venue."""
+        routes = (self._default, *self._routes.values(), *self._account_routes.values())
+        return any(venue in route.venues for route in routes)
+
     def venue_for(self, symbol: str) -> VenueName:
         """The venue of the symbol: of several, the preferred one."""
         return self.route_for(symbol).venues[0]

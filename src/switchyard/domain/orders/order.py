@@ -263,9 +263,16 @@ def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
         post_only=request.post_only,
         reduce_only=request.reduce_only,
         display_qty=display_qty,
-        # In one form, so that equal times have an equal digest.
-        expire_at=None if request.expire_at is None else request.expire_at.astimezone(UTC),
+        expire_at=_in_utc(request.expire_at),
     )
+
+
+def _in_utc(time: datetime | None) -> datetime | None:
+    """The time in one form, so that equal times have an equal digest."""
+    try:
+        return None if time is None else time.astimezone(UTC)
+    except OverflowError:
+        raise InvalidField("expireAt", "must be a time between the years 1 and 9999, in UTC") from None
 
 
 def _check_fields(request: OrderRequest) -> None:

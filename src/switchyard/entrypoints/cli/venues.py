@@ -1,6 +1,7 @@
 """`venues`: the state of the configured venues, the kinds that can be opened, and what an adapter declares."""
 
 import asyncio
+import signal
 from collections.abc import Collection
 from datetime import timedelta
 from decimal import Decimal
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from switchyard.domain.errors import SettingError
+from switchyard.domain.errors import InvalidField, SettingError
 from switchyard.domain.ids import (
     AccountId,
     IdForm,
@@ -24,7 +25,7 @@ from switchyard.domain.ids import (
     venue_client_order_id,
 )
 from switchyard.domain.market.health import VenueState
-from switchyard.domain.values import plain
+from switchyard.domain.values import plain, positive_amount
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import DEFAULT_ACCOUNT, AccountOption, JsonOption, UrlOption, asked
 from switchyard.entrypoints.cli.market import cell
@@ -191,6 +192,11 @@ def check(
     known = {str(each.name): each for each in settings.venues}
     if venue not in known:
         raise SettingError("VENUE", f"{venue!r} is not in SOR_VENUES; there are: {', '.join(known)}")
+    for name, value in (("--qty", qty), ("--resting", resting), ("--marketable", marketable)):
+        try:
+            _ = None if value is None else positive_amount(value, name)
+        except InvalidField as error:
+            raise typer.BadParameter(str(error), param_hint=name) from None
     if marketable is not None and marketable <= resting:
         raise typer.BadParameter("must be above the resting price", param_hint="--marketable")
     allowed = Allowed(account=AccountId(account), symbol=symbol, qty=qty, resting=resting, marketable=marketable)
@@ -212,6 +218,10 @@ async def _check(settings: "VenueSettings", allowed: "Allowed", folder: Path, *,
         trial = VenueCheck(venue, allowed, tag=random_installation().tag, clock=clock, sleep=asyncio.sleep)
         if not yes:
             _ask(settings, allowed, trial)
+        # So that also a process that is told to end cancels what is open.
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         findings = await _run(trial, as_json=as_json)
     finally:
         await venue.close()
@@ -235,11 +245,21 @@ def _ask(settings: "VenueSettings", allowed: "Allowed", trial: "VenueCheck") -> 
 
 async def _run(trial: "VenueCheck", *, as_json: bool) -> "list[Finding]":
     findings = []
-    async for finding in trial.run():
-        findings.append(finding)
-        if not as_json:
-            typer.echo(f"{finding.verdict:<10} {finding.claim}: {finding.text}")
+    try:
+        async for finding in trial.run():
+            findings.append(finding)
+            _say(finding, as_json=as_json)
+    finally:
+        left = await trial.clean_up()
+        if left is not None:
+            findings.append(left)
+            _say(left, as_json=as_json)
     return findings
+
+
+def _say(finding: "Finding", *, as_json: bool) -> None:
+    if not as_json:
+        typer.echo(f"{finding.verdict:<10} {finding.claim}: {finding.text}", err=finding.claim == "cleaning up")
 
 
 @app.command("interface")
