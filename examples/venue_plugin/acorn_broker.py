@@ -126,6 +126,7 @@ class Broker:
             raise Refusal("WOULD_TRADE")
         order = {
             **fields,
+            "tif": body["tif"],
             "oid": f"A-{len(self.orders) + 1}",
             "limit": limit,
             "maker": bool(body.get("maker")),

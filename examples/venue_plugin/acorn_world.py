@@ -13,8 +13,10 @@ from typing import Any, Final
 from urllib.request import Request, urlopen
 
 from switchyard.testing.venues import Instrument, Received
+from switchyard.venue import TimeInForce
 
 BROKER: Final = Path(__file__).with_name("acorn_broker.py")
+TIMES_IN_FORCE: Final[Mapping[str, TimeInForce]] = {"gtc": "GTC", "ioc": "IOC", "till": "GTD"}
 ANSWER_SECONDS_MAX: Final = 20.0
 
 
@@ -89,6 +91,7 @@ class AcornWorld:
         return Received(
             symbol=order["pair"],
             side="BUY" if order["dir"] == "B" else "SELL",
+            time_in_force=TIMES_IN_FORCE[order["tif"]],
             qty=Decimal(order["amount"]),
             price=None if limit is None else Decimal(limit),
             post_only=order["maker"],

@@ -266,6 +266,13 @@ class SwapsSides(AcornAdapter):
         return super()._order(message) | {"dir": "S" if message.side == "BUY" else "B"}
 
 
+class NeverEnds(AcornAdapter):
+    """Lets an order rest that should end at once."""
+
+    def _order(self, message: NewOrder) -> dict[str, object]:
+        return super()._order(message) | ({"tif": "gtc"} if message.time_in_force == "IOC" else {})
+
+
 class NeverSwitches(AcornAdapter):
     """Asks the venue for something else."""
 
@@ -372,6 +379,7 @@ def test_a_form_that_the_broker_does_not_take_is_noticed(tmp_path: Path) -> None
             "post_only: of a plain and a post-only order the world got (False, False)",
         ),
         (DropsWishes, "a_gtd_order_ends_at_its_time", "the world got None"),
+        (NeverEnds, "every_declared_type_and_time_in_force_is_taken_as_it_was_ordered", "LIMIT IOC order"),
         (SwapsSides, "every_declared_type_and_time_in_force_is_taken_as_it_was_ordered", "LIMIT GTC order"),
         (StaysOn, "a_switch_that_is_not_renewed_cancels_every_open_order", "left the order CANCELED"),
     ],

@@ -45,9 +45,8 @@ async def world(tmp_path: Path) -> AsyncIterator[AcornWorld]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, world: AcornWorld) -> dict[str, str]:
-    """On SQLite: what an adapter makes of an answer does not depend on the database."""
-    return acorn_settings(world.url, PYTHONPATH=plugin_path(tmp_path / "plugin"))
+def settings(tmp_path: Path, world: AcornWorld, engine_settings: dict[str, str]) -> dict[str, str]:
+    return {**acorn_settings(world.url, PYTHONPATH=plugin_path(tmp_path / "plugin")), **engine_settings}
 
 
 def executed(world: AcornWorld) -> Counter[str]:
@@ -66,13 +65,9 @@ def check(world: AcornWorld, orders: Sequence[Snapshot]) -> None:
 
 
 async def test_a_process_killed_under_load_executes_nothing_twice_and_loses_nothing(
-    cluster: Cluster,
-    session: aiohttp.ClientSession,
-    world: AcornWorld,
-    settings: dict[str, str],
-    engine_settings: dict[str, str],
+    cluster: Cluster, session: aiohttp.ClientSession, world: AcornWorld, settings: dict[str, str]
 ) -> None:
-    process = await cluster.process(**settings, **engine_settings).start()
+    process = await cluster.process(**settings).start()
     client = LoadClient(process)
     for _ in range(ROUNDS):
         stop = asyncio.Event()
@@ -254,3 +249,21 @@ async def test_a_renewal_that_fails_is_an_alarm_and_the_next_one_sets_the_switch
     await world.start()
     before = len(steps(world, "guarded"))
     await until(lambda: len(steps(world, "guarded")) > before, lambda: process.log)
+
+
+async def test_a_venue_does_not_get_an_adapter_with_another_form_of_ids(
+    cluster: Cluster, session: aiohttp.ClientSession, world: AcornWorld, settings: dict[str, str]
+) -> None:
+    process = await cluster.process(**settings).start()
+    await place(session, process, "key", **RESTING)
+    await until_statuses(session, process, "WORKING")
+    process.kill()
+    # Our own protocol takes ids of 32 characters: it would not find the order under its UUID.
+    process.settings["VENUE_URL_ACORN"] = world.url
+    del process.settings["VENUE_SECRETS_ACORN"]
+    process.spawn()
+    assert await asyncio.to_thread(process.wait) != 0
+    assert "VENUE_URL_ACORN: client order ids of acorn have another form" in process.log
+    process.settings.update(acorn_settings(world.url))
+    await process.start()
+    await until_statuses(session, process, "WORKING")

@@ -28,7 +28,7 @@ def setting_of(name: str, settings: VenueSettings) -> str:
 
 def reuses_connections(settings: VenueSettings) -> bool:
     """Whether orders may follow each other on a connection to the venue (ADR 43)."""
-    return declared_capabilities(settings).dedupe == "permanent" and settings.reuse_connections is not False
+    return settings.reuse_connections and declared_capabilities(settings).dedupe == "permanent"
 
 
 _IN_PROCESS: Final = Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta(), amend="in_place")

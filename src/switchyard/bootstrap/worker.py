@@ -6,13 +6,16 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 
+import msgspec
 import structlog
 
-from switchyard.bootstrap.capabilities import is_remote
+from switchyard.bootstrap.capabilities import descriptor_of, is_remote, setting_of
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.bootstrap.databases import lookup_decides
 from switchyard.bootstrap.venues import clock_offset_of, open_rates, venue_id_forms
+from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId, tag_of
+from switchyard.domain.journal.changes import Change, Cursor
 from switchyard.domain.market.health import VenueSession
 from switchyard.flow.executions.record import GapWatch, Recorder
 from switchyard.flow.executions.strays import VenueGate
@@ -42,6 +45,7 @@ SESSION_SECONDS = 0.5
 
 async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     """Start sending to all open venues; on shutdown no new attempt starts, and attempts under way are drained."""
+    await _check_id_forms(core)
     sent_ids = SentIds(
         journal=core.database.journal,
         queries=core.database.queries,
@@ -170,6 +174,27 @@ def _start_switch(core: Core, venue: Venue, stack: AsyncExitStack) -> None:
 async def _disarm(core: Core, switch: DeadMansSwitch) -> None:
     if core.supervisor.failure is None:  # a process that ends by an error leaves its orders to the venue
         await switch.disarm()
+
+
+async def _check_id_forms(core: Core) -> None:
+    """Raise SettingError if orders of a venue were sent with client order ids of another form than its adapter has now.
+
+    They would not be found any more, and one in doubt would be sent again under its id in the new form.
+    """
+    for settings in core.settings.venues:
+        if not is_remote(settings):
+            continue
+        form = msgspec.json.encode(descriptor_of(settings).id_form).decode()
+        cursor = Cursor(name=f"id_form:{settings.name}", epoch=0, seq=0, hash=form)
+        stored = await core.database.journal.cursor(cursor.name)
+        if stored is None:
+            await core.sequencer.commit(Change(cursors=(cursor,)))
+        elif stored.hash != form:
+            raise SettingError(
+                setting_of("URL", settings),
+                f"client order ids of {settings.name} have another form in this database than {settings.kind} takes: "
+                "its orders would not be found. Use this kind under a new name in SOR_VENUES",
+            )
 
 
 def _is_ours(core: Core, client_id: VenueClientOrderId) -> bool:

@@ -229,7 +229,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     hop_hold: timedelta
     final_errors: frozenset[tuple[int, str | None]]
     idempotency_header: bool
-    reuse_connections: bool | None
+    reuse_connections: bool
     exec_id_scope: Literal["venue", "symbol", "order"]
     order_types: frozenset[OrderType]
     times_in_force: frozenset[TimeInForce]
@@ -350,10 +350,10 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "other response it is in doubt."),
     Setting("VENUE_IDEMPOTENCY_HEADER_", "idempotency_header", "true", parse.flag,
             "Broker: whether requests carry the header `Idempotency-Key`. `false` for a broker that does not document it."),
-    Setting("VENUE_REUSE_CONNECTIONS_", "reuse_connections", "", parse.optional(parse.flag),
-            "Broker: whether orders and cancels follow each other on one connection. Unset: with `VENUE_DEDUPE_` "
-            "`permanent`, and never otherwise. `false`: each request has a connection of its own, opened ahead of it. "
-            "`true` without `permanent` is an error: a second response would be taken for the answer to the next order."),
+    Setting("VENUE_REUSE_CONNECTIONS_", "reuse_connections", "false", parse.flag,
+            "Broker: whether orders and cancels follow each other on one connection, instead of each on one of its own, "
+            "opened ahead of it. `true` needs `VENUE_DEDUPE_` `permanent`, and a broker and proxies that never send a "
+            "response that nobody asked for: it would be taken for the answer to the next order, and could end that."),
     Setting("VENUE_EXEC_ID_SCOPE_", "exec_id_scope", "venue", parse.choice("venue", "symbol", "order"),
             "Broker: scope within which its execution ids are unique: `venue`, `symbol` or `order`. With too wide a "
             "scope, fills are dropped as duplicates. Do not change it while orders are open."),

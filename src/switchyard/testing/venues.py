@@ -56,7 +56,7 @@ from switchyard.ports.venue import (
     VenueUnavailable,
     to_find,
 )
-from switchyard.venue.bridge import SENDS, Bridge, Way
+from switchyard.venue.bridge import Bridge, Way
 from switchyard.venue.interface import Descriptor, HasQuotes, HasStatement, Meaning
 from switchyard.venue.kinds import Configuration, Kind, adapter_class, check_descriptor, check_parts
 from switchyard.venue.quotes import CONNECTIONS, VenueQuotes
@@ -101,6 +101,7 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
 
     symbol: str
     side: Side
+    time_in_force: TimeInForce
     qty: Decimal
     price: Decimal | None = None
     stop_price: Decimal | None = None
@@ -491,9 +492,9 @@ async def every_declared_type_and_time_in_force_is_taken_as_it_was_ordered(site:
                 order = site.order(kind=order_type, time_in_force=time_in_force, side=side)
                 await site.taken(order)
                 got = await site.received(order)
-                ours = order.symbol, order.side, order.qty, order.price, order.stop_price
-                theirs = got.symbol, got.side, got.qty, got.price, got.stop_price
-                expect(theirs == ours, f"a {order_type} {time_in_force} order of {ours} arrived as {theirs}")
+                ours = order.symbol, order.side, order.time_in_force, order.qty, order.price, order.stop_price
+                theirs = got.symbol, got.side, got.time_in_force, got.qty, got.price, got.stop_price
+                expect(theirs == ours, f"a {order_type} {time_in_force} order, {ours}, arrived as {theirs}")
 
 
 @_case(lambda descriptor: descriptor.capabilities.dedupe != "none")
@@ -1186,8 +1187,7 @@ async def opened(world: World, kind: Kind, clock: Clock | None = None) -> AsyncI
         options={**defaults, **world.options},
         secret=world.secrets.__getitem__,
     )
-    pool = replace(SENDS, reuses=capabilities.dedupe == "permanent")
-    venue = Bridge(_VENUE, descriptor, kind.build(configuration), clock=clock, way=Way(world.url, sends=pool))
+    venue = Bridge(_VENUE, descriptor, kind.build(configuration), clock=clock, way=Way(world.url))
     await venue.start()
     try:
         await venue.probe()
