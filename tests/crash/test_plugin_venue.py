@@ -45,8 +45,9 @@ async def world(tmp_path: Path) -> AsyncIterator[AcornWorld]:
 
 
 @pytest.fixture
-def settings(tmp_path: Path, world: AcornWorld, engine_settings: dict[str, str]) -> dict[str, str]:
-    return {**acorn_settings(world.url, PYTHONPATH=plugin_path(tmp_path / "plugin")), **engine_settings}
+def settings(tmp_path: Path, world: AcornWorld) -> dict[str, str]:
+    """On SQLite: what an adapter makes of an answer does not depend on the database."""
+    return acorn_settings(world.url, PYTHONPATH=plugin_path(tmp_path / "plugin"))
 
 
 def executed(world: AcornWorld) -> Counter[str]:
@@ -65,9 +66,13 @@ def check(world: AcornWorld, orders: Sequence[Snapshot]) -> None:
 
 
 async def test_a_process_killed_under_load_executes_nothing_twice_and_loses_nothing(
-    cluster: Cluster, session: aiohttp.ClientSession, world: AcornWorld, settings: dict[str, str]
+    cluster: Cluster,
+    session: aiohttp.ClientSession,
+    world: AcornWorld,
+    settings: dict[str, str],
+    engine_settings: dict[str, str],
 ) -> None:
-    process = await cluster.process(**settings).start()
+    process = await cluster.process(**settings, **engine_settings).start()
     client = LoadClient(process)
     for _ in range(ROUNDS):
         stop = asyncio.Event()
