@@ -162,6 +162,7 @@ async def test_a_process_that_stood_still_before_it_sent_executes_its_orders_onc
     process.command = pausing_command("after_the_attempt_is_committed")
     await process.start()
     world.close()  # so that all orders wait and are claimed at once
+    await until(lambda: "venue_breaker_opened" in process.log, lambda: process.log)
     await LoadClient(process).insist(KEYS)
     await world.start()
     await until(lambda: BOUNDARY_REACHED in process.log)
